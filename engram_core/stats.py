@@ -1,0 +1,41 @@
+"""What the core measured, as plain data: the server turns it into metrics and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["prefill", "decode"]
+Outcome = Literal["hidden", "partial", "late", "cancelled", "inline"]
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStats:
+    """One finished lookup: the rows of one ticket for one layer.
+
+    ``duration_s`` runs from submit to ready (queueing included); an inline lookup's whole
+    duration is also its exposed wait. ``outcome`` is decided when the layer first takes the rows:
+    hidden (ready before it was asked for), partial (started, waited for the rest), late (not yet
+    started: looked up by the waiting thread), inline (never handed to a worker), cancelled.
+    """
+
+    layer: int
+    phase: Phase
+    outcome: Outcome
+    duration_s: float
+    hash_s: float
+    rows: int
+    unique_rows: int
+    rows_by_order: dict[int, int] = field(default_factory=dict)
+    rows_by_tier: dict[str, int] = field(default_factory=dict)
+    duration_by_tier_s: dict[str, float] = field(default_factory=dict)
+    transferred_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStats:
+    """How long compute really waited at one layer in one step (zeros are recorded too)."""
+
+    layer: int
+    phase: Phase
+    wait_s: float
