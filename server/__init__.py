@@ -1,1 +1,3 @@
-"""TODO"""
+"""The HTTP server: settings, lifecycle, routes, metrics and the serving engine."""
+
+__version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The routes, one module per family."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What goes over the wire: schemas, answers and error bodies."""
