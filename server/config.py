@@ -69,136 +69,159 @@ class Settings(BaseSettings):
 
     # what is served
     model: str | None = Field(
-        None,
+        default=None,
         max_length=4096,
         description="Model to serve: a local folder or a Hugging Face id; "
         "without it the small default model.",
     )
     revision: str | None = Field(
-        None, max_length=256, description="Branch, tag or commit of the model on the hub."
+        default=None, max_length=256, description="Branch, tag or commit of the model on the hub."
     )
     served_model_name: str | None = Field(
-        None, min_length=1, max_length=256, description="Name that answers carry instead of MODEL."
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="Name that answers carry instead of MODEL.",
     )
     device: str = Field(
-        "auto",
+        default="auto",
         pattern=r"^(auto|simulated|cpu|(cuda|npu)(:\d{1,3})?)$",
         description="Where the model runs: auto, cpu, cuda, cuda:N, npu, npu:N, "
         "or simulated (the accelerator code path on a CPU).",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Number format of the model's weights."
+        default="auto", description="Number format of the model's weights."
     )
 
     # the Engram memory
     engram: str = Field(
-        "auto",
+        default="auto",
         min_length=1,
         max_length=4096,
         description="The memory: a path, auto (the artefact in --engram-dir that was made for "
         "the model) or none.",
     )
     engram_dir: Path | None = Field(
-        None, description="Folder of artefacts that --engram looks in; default: the packaged one."
+        default=None,
+        description="Folder of artefacts that --engram looks in; default: the packaged one.",
     )
     engram_config: Annotated[dict[str, Any] | None, NoDecode, BeforeValidator(_json_or_file)] = (
-        Field(None, description="Memory tiers as a JSON object, or @FILE.")
+        Field(default=None, description="Memory tiers as a JSON object, or @FILE.")
     )
     prefetch: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
-        "on", description="Look rows up beside compute (on) or when a layer asks (off)."
+        default="on", description="Look rows up beside compute (on) or when a layer asks (off)."
     )
 
     # the engine's limits
     max_model_len: int | None = Field(
-        None,
+        default=None,
         ge=16,
         le=2**20,
         description="Longest prompt plus answer, in tokens; default: the model's own, "
         "at most 2048.",
     )
-    max_num_seqs: int = Field(16, ge=1, le=1024, description="Requests that generate together.")
+    max_num_seqs: int = Field(
+        default=16, ge=1, le=1024, description="Requests that generate together."
+    )
     max_num_batched_tokens: int = Field(
-        512, ge=16, le=65536, description="Tokens of one engine step."
+        default=512, ge=16, le=65536, description="Tokens of one engine step."
     )
     max_queue_len: int = Field(
-        128, ge=0, le=100_000, description="Requests that may wait; one more is answered 429."
+        default=128,
+        ge=0,
+        le=100_000,
+        description="Requests that may wait; one more is answered 429.",
     )
     max_queued_tokens: int = Field(
-        262_144, ge=16, le=10**9, description="Prompt tokens that may wait."
+        default=262_144, ge=16, le=10**9, description="Prompt tokens that may wait."
     )
     kv_cache_memory: ByteSize | None = Field(
-        None,
+        default=None,
         ge=_MIB,
         le=16 * _TIB,
         description="Memory for keys and values, e.g. 2GiB; default: what --max-num-seqs needs.",
     )
 
     # the listener
-    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="Address to bind.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
+    host: str = Field(
+        default="127.0.0.1", min_length=1, max_length=255, description="Address to bind."
+    )
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
     root_path: str = Field(
-        "",
+        default="",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
         max_length=256,
         description="Path prefix that a proxy in front strips, e.g. /engram.",
     )
     cors_origin: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)] = Field(
-        (), max_length=64, description="Origins that browsers may call from, comma separated."
+        default=(),
+        max_length=64,
+        description="Origins that browsers may call from, comma separated.",
     )
-    ssl_certfile: Path | None = Field(None, description="PEM certificate chain; turns TLS on.")
-    ssl_keyfile: Path | None = Field(None, description="PEM private key of --ssl-certfile.")
+    ssl_certfile: Path | None = Field(
+        default=None, description="PEM certificate chain; turns TLS on."
+    )
+    ssl_keyfile: Path | None = Field(default=None, description="PEM private key of --ssl-certfile.")
 
     # who may call
     api_key: SecretStr | None = Field(
-        None, min_length=1, max_length=512, description="Key that callers send as a bearer token."
+        default=None,
+        min_length=1,
+        max_length=512,
+        description="Key that callers send as a bearer token.",
     )
     api_key_file: Path | None = Field(
-        None, description="File with one accepted key per line; # starts a comment."
+        default=None, description="File with one accepted key per line; # starts a comment."
     )
     metrics_auth: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_off)] = Field(
-        "auto",
+        default="auto",
         description="Whether /metrics needs the key; auto: only when bound beyond loopback.",
     )
 
     # limits of one request
     max_body_size: ByteSize = Field(
-        2_000_000, ge=1024, le=64 * _MIB, description="Largest request body."
+        default=2_000_000, ge=1024, le=64 * _MIB, description="Largest request body."
     )
     max_header_size: ByteSize = Field(
-        65_536, ge=1024, le=_MIB, description="Largest request head (line and headers)."
+        default=65_536, ge=1024, le=_MIB, description="Largest request head (line and headers)."
     )
     max_prompt_chars: int = Field(
-        1_000_000, ge=1, le=64 * _MIB, description="Longest prompt in characters."
+        default=1_000_000, ge=1, le=64 * _MIB, description="Longest prompt in characters."
     )
     header_timeout: float = Field(
-        10.0, ge=0.1, le=600, description="Seconds a request's headers may take to arrive."
+        default=10.0, ge=0.1, le=600, description="Seconds a request's headers may take to arrive."
     )
     body_timeout: float = Field(
-        30.0, ge=0.1, le=3600, description="Seconds a request's body may take to arrive."
+        default=30.0, ge=0.1, le=3600, description="Seconds a request's body may take to arrive."
     )
     queue_timeout: float = Field(
-        60.0, ge=0.1, le=86_400, description="Seconds a request may wait; then it gets 503."
+        default=60.0, ge=0.1, le=86_400, description="Seconds a request may wait; then it gets 503."
     )
     request_timeout: float = Field(
-        600.0, ge=0.1, le=86_400, description="Seconds a request may take in all; then 504."
+        default=600.0, ge=0.1, le=86_400, description="Seconds a request may take in all; then 504."
     )
     stream_stall_timeout: float = Field(
-        30.0, ge=0.1, le=3600, description="Seconds a reader may leave a stream unread."
+        default=30.0, ge=0.1, le=3600, description="Seconds a reader may leave a stream unread."
     )
 
     # running
     shutdown_timeout: float = Field(
-        30.0, ge=0, le=3600, description="Seconds that running requests get after SIGTERM."
+        default=30.0, ge=0, le=3600, description="Seconds that running requests get after SIGTERM."
     )
     engine_stall_timeout: float = Field(
-        60.0, ge=1, le=3600, description="Age of the last engine step that makes /ready 503."
+        default=60.0,
+        ge=1,
+        le=3600,
+        description="Age of the last engine step that makes /ready 503.",
     )
-    log_format: Literal["text", "json"] = Field("text", description="Form of the log lines.")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Form of the log lines."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log lines that are written."
+        default="info", description="Least severe log lines that are written."
     )
     config: Path | None = Field(
-        None, description="YAML file with settings, one `name: value` per line."
+        default=None, description="YAML file with settings, one `name: value` per line."
     )
 
     @field_validator("cors_origin")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -33,7 +33,7 @@ class AnswerForm:
     prompt_tokens: bool = False
     top_tokens: bool = False
     prefix: str = ""  # the prompt, where the whole text is to be returned
-    engram: EngramParams = EngramParams()
+    engram: EngramParams = field(default_factory=EngramParams)
 
 
 def dump(data: Any) -> bytes:

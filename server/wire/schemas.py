@@ -32,40 +32,40 @@ class Strict(BaseModel):
 class EngramOptions(Strict):
     """What a request may say about its memory; None means "as the server does"."""
 
-    enabled: bool | None = Field(None, description="False: answer without the memory.")
+    enabled: bool | None = Field(default=None, description="False: answer without the memory.")
     gate_scale: float | None = Field(
-        None, ge=0, le=10, description="Factor on what the memory adds; 1 is as trained."
+        default=None, ge=0, le=10, description="Factor on what the memory adds; 1 is as trained."
     )
 
 
 class GenerateParameters(Strict):
     """How to generate. Every field may be left out or null."""
 
-    max_new_tokens: int | None = Field(None, ge=1, le=MAX_INT32)
-    temperature: float | None = Field(None, gt=0, le=100)
-    top_k: int | None = Field(None, ge=1, le=MAX_INT32)
-    top_p: float | None = Field(None, gt=0, le=1)
-    typical_p: float | None = Field(None, gt=0, le=1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    max_new_tokens: int | None = Field(default=None, ge=1, le=MAX_INT32)
+    temperature: float | None = Field(default=None, gt=0, le=100)
+    top_k: int | None = Field(default=None, ge=1, le=MAX_INT32)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    typical_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     do_sample: bool | None = None
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
-    stop: list[StopString] | None = Field(None, max_length=MAX_STOP_SEQUENCES)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    stop: list[StopString] | None = Field(default=None, max_length=MAX_STOP_SEQUENCES)
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    truncate: int | None = Field(None, ge=1, le=MAX_INT32)
+    truncate: int | None = Field(default=None, ge=1, le=MAX_INT32)
     return_full_text: bool | None = None
     details: bool | None = None
     decoder_input_details: bool | None = None
-    top_n_tokens: int | None = Field(None, ge=0, le=MAX_TOP_N_TOKENS)
+    top_n_tokens: int | None = Field(default=None, ge=0, le=MAX_TOP_N_TOKENS)
     engram: EngramOptions | None = None
     engram_details: bool | None = None
     # known to clients of text-generation-inference, accepted only where they change nothing
-    best_of: Any = Field(None, description="Only 1.")
-    watermark: Any = Field(None, description="Only false.")
-    grammar: Any = Field(None, description="Only null.")
-    adapter_id: Any = Field(None, description="Only null.")
+    best_of: Any = Field(default=None, description="Only 1.")
+    watermark: Any = Field(default=None, description="Only false.")
+    grammar: Any = Field(default=None, description="Only null.")
+    adapter_id: Any = Field(default=None, description="Only null.")
 
     def unsupported(self) -> str | None:
         """The first field that asks for something this server does not do."""
@@ -99,5 +99,6 @@ class GenerateRequest(Strict):
     inputs: str = Field(min_length=1, description="The prompt.")
     parameters: GenerateParameters | None = None
     stream: bool | None = Field(
-        None, description="Chooses the form on /; elsewhere only the route's own form is accepted."
+        default=None,
+        description="Chooses the form on /; elsewhere only the route's own form is accepted.",
     )
