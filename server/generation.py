@@ -14,7 +14,6 @@ from typing import Self
 
 from server.engine.types import Event, FailureEvent, FinishEvent, Request
 
-
 BACKSTOP_S = 5.0  # how much later than the engine this side enforces a deadline
 
 

@@ -33,6 +33,7 @@ FAILURE_REASONS = (
     "validation",
     "unauthorized",
     "not_found",
+    "method_not_allowed",
     "too_large",
     "timeout",
     "overloaded",

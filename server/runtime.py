@@ -6,6 +6,7 @@ or how a model is loaded. Methods are for the event loop's thread unless they sa
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,8 @@ class Runtime:
         self.backend: Backend | None = None
         self.tokenizer: PromptTokenizer | None = None
         self.admission = Admission(settings.max_num_seqs + settings.max_queue_len)
+        self.load_thread: threading.Thread | None = None
+        self.stopped = False
         self._open: dict[str, Generation] = {}
         metrics.watch(self.engine_status, self.is_ready)
 
