@@ -1,1 +1,1 @@
-"""TODO"""
+"""Memory tiers: where rows live, behind one protocol."""
