@@ -15,6 +15,7 @@ import torch
 
 from engram_core.conv_state import ConvState
 from engram_core.errors import StateError, UnsupportedModelError
+from engram_core.module import EngramOutput
 from engram_core.version import MemoryVersion
 
 
@@ -85,7 +86,7 @@ class PlainStep:
         rows = hasher.window_rows(windows, layer).reshape(-1)
         embeddings = torch.empty(len(rows), tier.row_dim, dtype=tier.dtype)
         tier.gather(rows, embeddings)
-        output = self.version.modules[layer](
+        output: EngramOutput = self.version.modules[layer](
             hidden,
             embeddings.view(batch * length, -1).to(hidden.device),
             lengths=[length] * batch,

@@ -1,8 +1,8 @@
 """Splices an Engram memory into a Hugging Face decoder, in front of the layers that read it.
 
 What a forward carries to its Engram layers travels as the keyword argument `engram_step`, which
-transformers hands down to every decoder layer: there is no global "current batch". An engine builds
-that step itself; in a plain `model(...)` or `model.generate(...)` a pre-hook of the model builds it.
+transformers hands down to every decoder layer: there is no global "current batch". An engine
+builds that step itself; in a plain `model(...)` or `generate(...)` a pre-hook of the model does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch.utils.hooks import RemovableHandle
 
 from engram_core.backbone import find_decoder_layers, hidden_size
 from engram_core.errors import MismatchError, UnsupportedModelError
-from engram_core.module import EngramModule
 from engram_core.plain import PlainMemory
 from engram_core.version import MemoryVersion
 
@@ -25,7 +24,7 @@ STEP_KEY = "engram_step"
 class Step(Protocol):
     """What one forward pass carries to its Engram layers."""
 
-    def apply(self, layer: int, module: EngramModule, hidden: torch.Tensor) -> torch.Tensor:
+    def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """The hidden state ``[tokens, G, D]`` with the memory of `layer` added."""
 
 
