@@ -84,7 +84,7 @@ class PlainStep:
             self.input_ids.reshape(-1), [length] * batch, list(self.history)
         )
         rows = hasher.window_rows(windows, layer).reshape(-1)
-        embeddings = torch.empty(len(rows), tier.row_dim, dtype=tier.dtype)
+        embeddings = torch.empty(len(rows), tier.row_dim, dtype=torch.bfloat16)
         tier.gather(rows, embeddings)
         output: EngramOutput = self.version.modules[layer](
             hidden,

@@ -1,9 +1,12 @@
 """Settings that every test shares."""
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "engram_core")]
 
 from hypothesis import settings
 
