@@ -1,14 +1,11 @@
 """Settings that every test shares."""
 
 import os
-import sys
-from pathlib import Path
+
+from hypothesis import settings
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "engram_core")]
-
-from hypothesis import settings
 
 # a busy machine must not fail a test: no deadline per example
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)

@@ -15,9 +15,12 @@ def test_finds_layers_of_differently_named_models():
     gpt2 = random_model(GPT2Config(vocab_size=64, n_embd=16, n_layer=3, n_head=2, n_positions=32))
     neox = random_model(
         GPTNeoXConfig(
-            vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            vocab_size=64,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
             intermediate_size=32,
-        )  # fmt: skip
+        )
     )
     assert find_decoder_layers(llama) is llama.model.layers
     assert find_decoder_layers(gpt2) is gpt2.transformer.h

@@ -79,8 +79,8 @@ def test_refuses_padding_embeddings_and_foreign_caches(model):
 
 def test_refuses_a_memory_of_another_shape(model):
     wide = tiny_llama(hidden_size=64)
-    with pytest.raises(MismatchError, match="hidden size .*expected 64, found 32"):
+    with pytest.raises(MismatchError, match=r"hidden size .*expected 64, found 32"):
         attach(model, random_memory(wide))
     deep = tiny_llama(num_hidden_layers=8)
-    with pytest.raises(MismatchError, match="decoder layers .*expected > 7, found 4"):
+    with pytest.raises(MismatchError, match=r"decoder layers .*expected > 7, found 4"):
         attach(model, random_memory(deep, layer_ids=(7,)))
