@@ -24,7 +24,9 @@ def test_layers_and_forbidden_imports() -> None:
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_module_runs_without_torch(module: str) -> None:
     script = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, check=False
+    )
     assert done.returncode == 0, f"importing {module} loads torch\n{done.stderr.decode()}"
 
 
