@@ -1,1 +1,5 @@
+<<<<<<< HEAD
 """The routes, one module per family."""
+=======
+"""Routes."""
+>>>>>>> main

@@ -1,1 +1,1 @@
-"""What goes over the wire: schemas, answers and error bodies."""
+"""Schemas and error bodies that middleware, streaming and routes share."""
