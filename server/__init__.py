@@ -1,7 +1,3 @@
-<<<<<<< HEAD
-"""The HTTP server: settings, lifecycle, routes, metrics and the serving engine."""
+"""The HTTP server around the engine."""
 
 __version__ = "0.1.0"
-=======
-"""The HTTP server around the engine."""
->>>>>>> main

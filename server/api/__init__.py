@@ -1,5 +1,1 @@
-<<<<<<< HEAD
-"""The routes, one module per family."""
-=======
-"""Routes."""
->>>>>>> main
+"""Routes, one module per family."""

@@ -18,7 +18,7 @@ from server.app import create_app
 from server.config import Settings
 from server.process import DrainingServer, bind, make_server
 from server.runtime import Runtime
-from tests.fakes.backend import FakeLoader
+from fakes.backend import FakeLoader
 
 
 @dataclass
