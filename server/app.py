@@ -41,13 +41,11 @@ def create_app(settings: Settings, load: LoadBackend, metrics: Metrics | None = 
     app = FastAPI(
         title="Engram Server",
         version=__version__,
-        root_path=settings.root_path,
         lifespan=make_lifespan(runtime, load),
         redirect_slashes=False,  # a redirect would be built from the Host header
     )
     app.state.runtime = runtime
-    app.include_router(generate.router)
-    app.include_router(health.router)
+    app.router.routes += [*generate.router.routes, *health.router.routes]
     app.add_exception_handler(HTTPException, _refuse)
     app.user_middleware = _middleware(app, runtime)
     return app

@@ -125,6 +125,7 @@ def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        root_path=settings.root_path,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(LAST_ANSWERS_S),
         ssl_certfile=settings.ssl_certfile,

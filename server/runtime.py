@@ -192,9 +192,11 @@ class Runtime:
 
     def check_engine(self) -> bool:
         """Whether the engine lives; when it has died, answer everything that waits for it."""
+        if self.phase is Phase.DEAD:
+            return False
         status = self.engine_status()
-        if status is None or status.alive or self.phase is Phase.DEAD:
-            return self.phase is not Phase.DEAD
+        if status is None or status.alive or self.stopped:
+            return True
         self.phase, self.failure = Phase.DEAD, status.failure or "the engine thread ended"
         for generation in list(self._open.values()):
             generation.push(FailureEvent("engine_dead", "the engine has stopped"))
