@@ -1,1 +1,1 @@
-"""Where rows live: the tiers that answer a gather, from host memory outwards."""
+"""Memory tiers: where rows live, behind one protocol."""
