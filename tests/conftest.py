@@ -2,10 +2,10 @@
 
 import os
 
+from hypothesis import settings
+
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-from hypothesis import settings
 
 # a busy machine must not fail a test: no deadline per example
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)

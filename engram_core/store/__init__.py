@@ -1,1 +1,1 @@
-"""Memory tiers: where rows live, behind one protocol."""
+"""Where rows live: the tiers that answer a gather, from host memory outwards."""

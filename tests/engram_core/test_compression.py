@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from golden import DEMO
+from golden_cases import DEMO
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
