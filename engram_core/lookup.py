@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -93,6 +94,7 @@ class Lookup:
             self.rows = self._landing.take(self.landed)
             if is_under_way:
                 self._ready_s = time.perf_counter()
+            self.landed = replace(self.landed, rows=self.rows, event=None)  # one copy is enough
         return self.rows
 
     def drop(self) -> None:
