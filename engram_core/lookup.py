@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engram_core.errors import EngramError, TierError
+from engram_core.errors import EngramError, StateError, TierError
 from engram_core.staging import LandedRows, RowLanding
 from engram_core.stats import LookupStats, Outcome, Phase
 from engram_core.store.base import Tier
@@ -89,7 +89,7 @@ class Lookup:
             raise self.error
         if self.rows is None:
             if self.landed is None:
-                raise TierError(f"the rows of layer {self.layer} were dropped")
+                raise StateError(f"the rows of layer {self.layer} were released")
             is_under_way = not self.landed.has_landed()
             self.rows = self._landing.take(self.landed)
             if is_under_way:

@@ -15,9 +15,10 @@ class LookupStats:
 
     ``duration_s`` runs from submit to ready (queueing included) when a worker did the lookup. The
     whole duration of an inline or late one, its own work alone, is also its exposed wait: nothing
-    of it was hidden. A cancelled one counts the rows it had hashed, possibly none. ``outcome`` is decided when the layer first takes the rows:
-    hidden (ready before it was asked for), partial (started, waited for the rest), late (not yet
-    started: looked up by the waiting thread), inline (never handed to a worker), cancelled.
+    of it was hidden. A cancelled one counts the rows it had hashed, possibly none. ``outcome`` is
+    decided when the layer first takes the rows: hidden (ready before it was asked for), partial
+    (started, waited for the rest), late (not yet started: looked up by the waiting thread), inline
+    (never handed to a worker), cancelled.
     """
 
     layer: int
