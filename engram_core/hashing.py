@@ -81,7 +81,8 @@ class NgramHasher:
         classes[reach - len(kept) :] = compress(self.class_ids, np.concatenate([kept, ids]))
         slots = reach + np.arange(len(ids))[:, None] - np.arange(reach + 1)  # [tokens, N]
         if blocked is None:
-            return classes[slots]
+            windows: Int64Array = classes[slots]
+            return windows
         stop = np.ones(len(classes), dtype=np.bool_)  # the sequence's start stops like a barrier
         stop[reach - len(kept) :] = blocked[len(past) - len(kept) :]
         latched = np.logical_or.accumulate(stop[slots], axis=1)

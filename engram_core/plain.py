@@ -96,5 +96,6 @@ class PlainStep:
 
 
 def _cached_tokens(kwargs: Mapping[str, Any]) -> int:
-    cache = kwargs.get("past_key_values")
-    return 0 if cache is None else int(cache.get_seq_length())
+    # transformers renamed the argument: which name reaches a forward depends on its release
+    caches = (kwargs.get(name) for name in ("cache", "past_key_values"))
+    return next((int(cache.get_seq_length()) for cache in caches if cache is not None), 0)

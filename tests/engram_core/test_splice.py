@@ -33,7 +33,7 @@ def test_chunks_with_a_cache_equal_the_whole(model, form, chunk):
     with attach(model, random_memory(model, form=form, orders=(2, 3, 4))):
         whole = model(tokens).logits
         cache = DynamicCache()
-        parts = [model(part, past_key_values=cache).logits for part in tokens.split(chunk, dim=1)]
+        parts = [model(part, cache=cache).logits for part in tokens.split(chunk, dim=1)]
         torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-4, rtol=1e-4)
 
 
@@ -72,9 +72,9 @@ def test_refuses_padding_embeddings_and_foreign_caches(model):
         with pytest.raises(UnsupportedModelError, match="input_ids"):
             model(inputs_embeds=torch.zeros(1, 3, 32))
     cache = DynamicCache()
-    model(ids(1, 3), past_key_values=cache)
+    model(ids(1, 3), cache=cache)
     with attach(model, random_memory(model)), pytest.raises(StateError, match="holds 3 tokens"):
-        model(ids(1, 1), past_key_values=cache)
+        model(ids(1, 1), cache=cache)
 
 
 def test_refuses_a_memory_of_another_shape(model):
