@@ -36,6 +36,7 @@ class Sequence:
         "first_scheduled_s",
         "first_token_s",
         "inter_token_s",
+        "is_ended",
         "last_token_s",
         "memory_rows",
         "num_computed",
@@ -53,14 +54,13 @@ class Sequence:
         self,
         request: Request,
         sink: EventSink,
-        version: Any = None,
         text: Any = None,
         arrival_s: float = 0.0,
     ) -> None:
         self.request = request
         self.arrival_s = arrival_s
         self.sink = sink
-        self.version = version
+        self.version: Any = None
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_computed = 0
         self.block_table: list[int] = []
@@ -70,6 +70,7 @@ class Sequence:
         self.text = text
         self.prompt_logprobs: list[TokenLogprob] = []
         self.num_preemptions = 0
+        self.is_ended = False
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
