@@ -31,5 +31,7 @@ def test_names_and_all_agree(package_name: str) -> None:
 
 
 def _is_public(name: str, value: object) -> bool:
-    plain = not name.startswith("_") and name != "annotations"
-    return plain and not isinstance(value, types.ModuleType)
+    """A class or function of ours; what a package borrows from elsewhere is not its offer."""
+    home = str(getattr(value, "__module__", "")).split(".")[0]
+    is_ours = home in (engram_core.__name__, server.__name__)
+    return is_ours and not name.startswith("_") and not isinstance(value, types.ModuleType)
