@@ -1,4 +1,4 @@
-"""transformers' own `generate()` as a side of the comparison: greedy, one batch of equal lengths."""
+"""transformers' own `generate()` as a side of the comparison: greedy, one equal-length batch."""
 
 from __future__ import annotations
 
