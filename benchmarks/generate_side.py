@@ -38,7 +38,8 @@ class GenerateSide:
 
 def _greedy(new_tokens: int) -> GenerationConfig:
     """No end-of-sequence token: both sides decode exactly as many tokens as asked for."""
-    config = GenerationConfig(do_sample=False, max_new_tokens=new_tokens, pad_token_id=0)
+    config = GenerationConfig()  # type: ignore[no-untyped-call]
+    config.do_sample, config.max_new_tokens, config.pad_token_id = False, new_tokens, 0
     config.eos_token_id = None
     return config
 

@@ -47,6 +47,6 @@ def test_passages_are_whole_words_from_all_over_the_text() -> None:
     found = passages(text, 4, 200)
     assert len(found) == 4
     assert all(set(passage.split(" ")) <= set(text.split(" ")) for passage in found)
-    assert "word9" in found[-1]
+    assert found[-1].startswith("word75")
     with pytest.raises(ValueError, match="characters"):
         passages(text, 4, len(text))
