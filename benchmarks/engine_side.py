@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from itertools import count
 
-from server.engine.engine import Engine
-
 from benchmarks.run_times import RunTimes
+from server.engine.engine import Engine
 from server.engine.types import (
     Event,
     FailureEvent,
