@@ -22,7 +22,10 @@ from benchmarks.served_model import ServedModel
 from benchmarks.server_process import serve
 from benchmarks.workload import reference_text
 from engram_core.retrofit.facts import Fact, read_facts
+from engram_core.tables.manifest import MANIFEST_NAME
+from server.artefact_choice import packaged_folder
 
+FACTS_NAME = "facts.tsv.gz"  # an artefact's record of what it was taught
 NUM_THREADS = 8
 HEADER = ["", "memory on", "memory off", "rows permuted"]
 
@@ -64,10 +67,19 @@ def render(figures: dict[str, Any]) -> str:
     return table(HEADER, rows)
 
 
+def packaged_artefact() -> Path:
+    """The one artefact that is installed with the server."""
+    found = [path.parent for path in packaged_folder().glob(f"*/{MANIFEST_NAME}")]
+    if len(found) != 1:
+        raise SystemExit(f"{len(found)} artefacts are installed; name one with --artefact")
+    return found[0]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table and write the report."""
     args = _parser().parse_args(argv)
-    facts = read_facts(args.facts)
+    args.artefact = args.artefact or packaged_artefact()
+    facts = read_facts(args.facts or args.artefact / FACTS_NAME)
     facts = random.Random(args.seed).sample(facts, min(args.num_facts, len(facts)))
     with ServedModel(args.url, args.api_key) as served:
         figures = measure(served, facts, args)

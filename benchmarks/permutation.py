@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
 
 
-def permute_written_rows(rows: Tensor, first_rows: Sequence[int], seed: int) -> Tensor:
-    """A copy of one layer's table with the written rows of each head shuffled among themselves.
+def shuffle_within_heads(row_ids: Int64Array, first_rows: Sequence[int], seed: int) -> Int64Array:
+    """Which written row each written place gets: an order of `row_ids`, shuffled head by head.
 
-    Rows that are zero stay where they are. So a position finds a written row exactly where it
-    found one before, the gate opens as often, and only what the rows say is wrong.
+    Only written places trade their rows. A position therefore finds a written row exactly where
+    it found one before, the gate opens as often, and only what the rows say is wrong.
 
     Args:
-        rows: the table, ``[rows, width]``.
+        row_ids: the written rows of a layer's table, ascending.
         first_rows: where each head's rows begin, ascending, starting at 0.
         seed: of the shuffle.
+
+    Returns:
+        Indices into `row_ids`, so that ``values[order]`` are the shuffled rows.
     """
-    generator = torch.Generator().manual_seed(seed)
-    result = rows.clone()
-    ends = [*first_rows[1:], len(rows)]
-    for start, end in zip(first_rows, ends, strict=True):
-        written = start + torch.nonzero(rows[start:end].any(dim=1)).flatten()  # [written rows]
-        shuffled = written[torch.randperm(len(written), generator=generator)]
-        result[written] = rows[shuffled]
-    return result
+    generator = np.random.default_rng(seed)
+    ends = np.searchsorted(row_ids, [*first_rows[1:], np.iinfo(np.int64).max])
+    starts = [0, *ends[:-1]]
+    heads = [np.arange(a, b) for a, b in zip(starts, ends, strict=True)]
+    return np.concatenate([generator.permutation(head) for head in heads]).astype(np.int64)
