@@ -1,1 +1,1 @@
-"""TODO"""
+"""Engram memories for transformers: exact hashing, tables, prefetch and the gated module."""

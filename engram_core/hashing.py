@@ -1,0 +1,157 @@
+"""NgramHasher: raw token ids (and their history) -> rows of each layer's table.
+
+Works on the CPU in numpy: addresses depend on tokens alone, so they are computed before and beside
+the accelerator's work. Knows no tables and no tensors. (engram-spec section 4; the demo's
+NgramHashMapping; the barrier rule is DeepSeek-V4.1's.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram_core.compression import ClassIds, compress
+from engram_core.errors import ConfigError, IdRangeError
+from engram_core.layout import HashLayout
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class NgramHasher:
+    """Hashes tokens into absolute row ids.
+
+    Attributes:
+        layout: the hash constants.
+        class_ids: int64 ``[num_ids]``, the class of every token id.
+        pad_class: class that stands before a sequence's start and behind a barrier.
+    """
+
+    def __init__(self, layout: HashLayout, class_ids: npt.ArrayLike) -> None:
+        self.layout = layout
+        self.class_ids: ClassIds = np.ascontiguousarray(class_ids, dtype=np.int64)
+        pad_id = layout.config.pad_id
+        if pad_id >= len(self.class_ids):
+            raise IdRangeError(
+                f"pad_id {pad_id} is out of range; accepted: below {len(self.class_ids)}"
+            )
+        self.pad_class = int(self.class_ids[pad_id])
+        self._constants = {layer: _LayerConstants(layout, layer) for layer in layout.rows}
+
+    def row_ids(
+        self,
+        token_ids: Any,
+        layer: int,
+        history: Any | None = None,
+        barrier: Any | None = None,
+    ) -> Int64Array:
+        """Absolute rows that each token of one sequence reads in `layer`.
+
+        Args:
+            token_ids: raw ids ``[tokens]``.
+            layer: an Engram layer id.
+            history: raw ids that come before `token_ids`, oldest first; only the last N-1 matter.
+            barrier: bool ``[history + tokens]``; True where an n-gram must not look across.
+
+        Returns:
+            int64 ``[tokens, columns]``, columns order-major, offsets added.
+
+        Raises:
+            IdRangeError: an id has no class. ConfigError: unknown layer or a wrong shape.
+        """
+        return self.window_rows(self.windows(token_ids, history, barrier), layer)
+
+    def windows(
+        self, token_ids: Any, history: Any | None = None, barrier: Any | None = None
+    ) -> Int64Array:
+        """Classes that each token's n-grams see: int64 ``[tokens, N]``.
+
+        Column k holds the class k tokens back, so column 0 is the token itself. All layers share
+        the windows; those of several sequences may be concatenated before `window_rows`.
+        """
+        ids = _flat_ids("token_ids", token_ids)
+        past = _flat_ids("history", () if history is None else history)
+        blocked = _barrier(barrier, len(past) + len(ids))
+        reach = self.layout.config.max_order - 1
+        kept = past[len(past) - min(reach, len(past)) :]
+        classes = np.full(reach + len(ids), self.pad_class, dtype=np.int64)
+        classes[reach - len(kept) :] = compress(self.class_ids, np.concatenate([kept, ids]))
+        view = np.lib.stride_tricks.sliding_window_view(classes, reach + 1)[:, ::-1]
+        if blocked is None:
+            return np.ascontiguousarray(view)
+        return self._latch(view, blocked[len(past) - len(kept) :], reach, len(kept))
+
+    def ragged_windows(
+        self,
+        token_ids: Any,
+        lengths: Sequence[int],
+        histories: Sequence[Any] | None = None,
+        barriers: Sequence[Any | None] | None = None,
+    ) -> Int64Array:
+        """`windows` of several sequences packed one behind the other: int64 ``[tokens, N]``.
+
+        Args:
+            token_ids: raw ids of all sequences ``[tokens]``.
+            lengths: tokens of each sequence; they add up to ``tokens``.
+            histories: per sequence, what came before it (default: nothing).
+            barriers: per sequence, a mask over its history and tokens, or None.
+        """
+        ids = _flat_ids("token_ids", token_ids)
+        if sum(lengths) != len(ids):
+            raise ConfigError(f"lengths add up to {sum(lengths)}; accepted: {len(ids)}, the tokens")
+        parts = np.split(ids, np.cumsum(lengths)[:-1])
+        histories = histories or [()] * len(parts)
+        barriers = barriers or [None] * len(parts)
+        return np.concatenate(
+            [self.windows(*each) for each in zip(parts, histories, barriers, strict=True)]
+        )
+
+    def _latch(self, view: Int64Array, blocked: BoolArray, reach: int, known: int) -> Int64Array:
+        """Turn every slot at or behind a barrier (or the sequence's start) into pad."""
+        stop = np.ones(reach + len(view), dtype=np.bool_)
+        stop[reach - known :] = blocked
+        stopped = np.lib.stride_tricks.sliding_window_view(stop, reach + 1)[:, ::-1]
+        latched = np.logical_or.accumulate(stopped, axis=1)
+        return np.where(latched, self.pad_class, view)
+
+    def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
+        """Absolute rows of ready-made windows: int64 ``[tokens, N]`` -> ``[tokens, columns]``."""
+        constants = self._constants.get(layer)
+        if constants is None:
+            raise ConfigError(f"layer {layer} has no Engram; accepted: {sorted(self._constants)}")
+        mixed = np.bitwise_xor.accumulate(windows * constants.multipliers, axis=1)
+        hashed = np.repeat(mixed[:, constants.order_slots], self.layout.config.num_heads, axis=1)
+        hashed %= constants.primes  # numpy's % on integers is the floor modulo
+        hashed += constants.offsets
+        return hashed
+
+
+class _LayerConstants:
+    """One layer's constants as arrays, ready to broadcast over tokens."""
+
+    def __init__(self, layout: HashLayout, layer: int) -> None:
+        self.multipliers = np.array(layout.multipliers[layer], dtype=np.int64)  # [N]
+        self.primes = np.array(layout.column_primes(layer), dtype=np.int64)  # [columns]
+        self.offsets = np.array(layout.offsets[layer], dtype=np.int64)  # [columns]
+        self.order_slots = np.array(layout.config.orders) - 1  # mix of order n ends at slot n-1
+
+
+def _flat_ids(name: str, values: Any) -> Int64Array:
+    ids = np.asarray(values, dtype=np.int64)
+    if ids.ndim != 1:
+        raise ConfigError(f"{name} has shape {ids.shape}; accepted: one dimension")
+    return ids
+
+
+def _barrier(barrier: Any | None, length: int) -> BoolArray | None:
+    if barrier is None:
+        return None
+    blocked = np.asarray(barrier, dtype=np.bool_)
+    if blocked.shape != (length,):
+        raise ConfigError(
+            f"barrier has shape {blocked.shape}; accepted: ({length},), history and tokens together"
+        )
+    return blocked

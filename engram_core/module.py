@@ -1,0 +1,200 @@
+"""EngramModule: rows of memory, gated by the hidden state, into the residual stream.
+
+Both published forms share one fused projection (all keys, then the value) and one gate; the demo
+form adds biases and a short causal convolution. Knows nothing about tables, hashing or prefetch.
+(engram-spec section 5; arXiv 2601.07372 section 2; engram_demo_v1.py Engram; DeepSeek-V4.1.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
+
+from engram_core.config import EngramConfig
+from engram_core.conv_state import ConvState
+from engram_core.errors import ConfigError
+
+GATE_FLOOR = 1e-6  # keeps the square root's slope finite at zero
+CONV_NORM_EPS = 1e-5
+
+
+class EngramOutput(NamedTuple):
+    """What `EngramModule` returns."""
+
+    hidden: torch.Tensor  # [tokens, G, D], the residual included
+    gates: torch.Tensor  # [tokens, G] float32, 0 where a position does not contribute
+
+
+class EngramModule(nn.Module):
+    """The gated memory of one layer.
+
+    Args:
+        config: the memory's configuration.
+        layer: the decoder layer it belongs to.
+        dtype: of the weights; the gate itself is always computed in float32.
+
+    Parameters (D hidden size, G streams, F memory width, K kernel size):
+        kv_weight ``[(G+1)*D, F]`` keys first, kv_bias ``[(G+1)*D]`` (demo form),
+        key_norm and query_norm ``[G, D]``, conv_weight ``[G*D, K]`` and conv_norm ``[G, D]``
+        (demo form).
+    """
+
+    def __init__(
+        self, config: EngramConfig, layer: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.config, self.layer = config, layer
+        streams, dim = config.num_streams, config.hidden_size
+
+        def parameter(*shape: int, fill: float = 0.0) -> nn.Parameter:
+            return nn.Parameter(torch.full(shape, fill, dtype=dtype))
+
+        self.kv_weight = parameter((streams + 1) * dim, config.memory_dim)
+        self.key_norm = parameter(streams, dim, fill=1.0)
+        self.query_norm = parameter(streams, dim, fill=1.0)
+        has_bias = config.form == "demo" and config.use_bias
+        self.kv_bias = parameter((streams + 1) * dim) if has_bias else None
+        has_conv = config.form == "demo"
+        self.conv_weight = parameter(streams * dim, config.kernel_size) if has_conv else None
+        self.conv_norm = parameter(streams, dim, fill=1.0) if has_conv else None
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        embeddings: torch.Tensor,
+        *,
+        lengths: Sequence[int] | None = None,
+        conv_states: Sequence[ConvState | None] | None = None,
+        live: torch.Tensor | None = None,
+        gate_scale: torch.Tensor | None = None,
+    ) -> EngramOutput:
+        """Add the memory's contribution to the hidden state.
+
+        Args:
+            hidden: ``[tokens, G, D]``, sequences packed one behind the other.
+            embeddings: ``[tokens, F]``, the concatenated rows of each token.
+            lengths: tokens per packed sequence; one sequence when left out.
+            conv_states: the convolution's state per sequence (demo form); each is advanced.
+                Without one a sequence starts from zeros.
+            live: bool ``[tokens]``; False contributes exactly nothing.
+            gate_scale: ``[tokens]``, multiplies the contribution.
+        """
+        delta, gates = self.contribution(
+            hidden, embeddings, lengths=lengths, conv_states=conv_states, live=live
+        )
+        if gate_scale is not None:
+            delta = delta * gate_scale[:, None, None]
+        return EngramOutput((hidden.float() + delta).to(hidden.dtype), gates)
+
+    def contribution(
+        self,
+        hidden: torch.Tensor,
+        embeddings: torch.Tensor,
+        *,
+        lengths: Sequence[int] | None = None,
+        conv_states: Sequence[ConvState | None] | None = None,
+        live: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `forward` adds: float32 ``[tokens, G, D]``, and the gates ``[tokens, G]``."""
+        keys, value = self._project(embeddings)
+        gates = self._gate(hidden, keys)
+        if live is not None:
+            gates = gates * live[:, None]
+        gated = gates[:, :, None] * value[:, None, :].float()
+        if self.conv_weight is None:
+            return gated, gates
+        return gated + self._convolve(gated, lengths or [len(gated)], conv_states), gates
+
+    def _project(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys ``[tokens, G, D]`` and the shared value ``[tokens, D]`` in one product."""
+        streams, dim = self.config.num_streams, self.config.hidden_size
+        kv = F.linear(embeddings.to(self.kv_weight.dtype), self.kv_weight, self.kv_bias)
+        return kv[:, : streams * dim].unflatten(1, (streams, dim)), kv[:, streams * dim :]
+
+    def _gate(self, hidden: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        eps = self.config.norm_eps
+        dot = (
+            (hidden.float() * self.query_norm.float() * self.key_norm.float() * keys.float()).sum(
+                -1
+            )
+            * _inverse_rms(hidden, eps)
+            * _inverse_rms(keys, eps)
+            / math.sqrt(self.config.hidden_size)
+        )
+        magnitude = dot.abs().clamp_min(GATE_FLOOR).sqrt()
+        # the two forms differ only at exactly zero: sign(0) is 0, copysign keeps the floor
+        signed = magnitude.copysign(dot) if self.config.form == "v41" else dot.sign() * magnitude
+        return signed.sigmoid()
+
+    def _convolve(
+        self,
+        gated: torch.Tensor,
+        lengths: Sequence[int],
+        states: Sequence[ConvState | None] | None,
+    ) -> torch.Tensor:
+        """SiLU of the depthwise causal convolution, dilation N: float32 ``[tokens, G, D]``."""
+        weight, norm = self.conv_weight, self.conv_norm
+        if weight is None or norm is None:
+            raise ConfigError('a convolution needs form "demo"')
+        u = gated * _inverse_rms(gated, CONV_NORM_EPS)[..., None] * norm.float()
+        inputs = u.flatten(1).to(weight.dtype)  # [tokens, G*D]
+        padded, starts = self._with_history(inputs, lengths, states)
+        taps, dilation = self.config.kernel_size, self.config.max_order
+        mixed = torch.zeros_like(inputs)
+        for tap in range(taps):  # shifted multiply-adds: many times faster than conv1d on a CPU
+            mixed += weight[:, tap] * padded[starts + tap * dilation]
+        return F.silu(mixed.float()).view_as(gated)
+
+    def _with_history(
+        self,
+        inputs: torch.Tensor,
+        lengths: Sequence[int],
+        states: Sequence[ConvState | None] | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each sequence behind its history, and where in there each token's oldest tap is."""
+        history = self.config.conv_history
+        zeros = inputs.new_zeros(history, inputs.shape[1])
+        pieces: list[torch.Tensor] = []
+        for index, part in enumerate(inputs.split(list(lengths))):
+            state = states[index] if states is not None else None
+            pieces += [zeros if state is None else state.history.to(inputs.dtype), part]
+            if state is not None:
+                state.append(part.detach())
+        shifts = torch.repeat_interleave(
+            torch.arange(len(lengths)) * history, torch.tensor(list(lengths))
+        )
+        starts = torch.arange(len(inputs)) + shifts
+        return torch.cat(pieces), starts.to(inputs.device)
+
+    def load_demo_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take the weights of the demo's module (its state-dict keys; tables are left alone)."""
+        streams = range(self.config.num_streams)
+        keys = [f"key_projs.{g}" for g in streams]
+        fused = {
+            "kv_weight": torch.cat([state[f"{k}.weight"] for k in [*keys, "value_proj"]]),
+            "kv_bias": torch.cat([state[f"{k}.bias"] for k in [*keys, "value_proj"]]),
+            "key_norm": torch.stack([state[f"norm1.{g}.weight"] for g in streams]),
+            "query_norm": torch.stack([state[f"norm2.{g}.weight"] for g in streams]),
+            "conv_weight": state["short_conv.conv.weight"].squeeze(1),
+            "conv_norm": torch.stack([state[f"short_conv.norms.{g}.weight"] for g in streams]),
+        }
+        self.load_state_dict(fused)
+
+    def load_v41_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take DeepSeek-V4.1's dense weights: ``wkv.weight``, ``q_weight`` and ``k_weight``."""
+        self.load_state_dict(
+            {
+                "kv_weight": state["wkv.weight"],
+                "query_norm": state["q_weight"],
+                "key_norm": state["k_weight"],
+            }
+        )
+
+
+def _inverse_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return torch.rsqrt(x.float().square().mean(-1) + eps)
