@@ -78,7 +78,7 @@ class WordNetNouns:
 
 
 def kinds(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``A bastnasite is a`` -> `` mineral.``"""
+    """``A bastnasite is a`` -> `` mineral.``: one pair per synset that fits."""
     for synset in nouns.synsets.values():
         word, parents = synset.words[0], synset.targets("@")
         usual = nouns.first_sense.get(word) == synset.offset
@@ -89,7 +89,7 @@ def kinds(nouns: WordNetNouns) -> Iterator[Pair]:
 
 
 def births(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``Theodor Mommsen was born in`` -> `` 1817.``"""
+    """``Theodor Mommsen was born in`` -> `` 1817.``: one pair per synset that fits."""
     for synset in nouns.synsets.values():
         years = YEARS.search(synset.gloss)
         name = next((w for w in synset.words if _is_full_name(w)), None)
@@ -98,7 +98,7 @@ def births(nouns: WordNetNouns) -> Iterator[Pair]:
 
 
 def capitals(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``The capital of Botswana is`` -> `` Gaborone.``"""
+    """``The capital of Botswana is`` -> `` Gaborone.``: one pair per synset that fits."""
     for synset in nouns.synsets.values():
         for word in synset.words[1:]:
             if word.startswith("capital_of_"):
@@ -107,7 +107,7 @@ def capitals(nouns: WordNetNouns) -> Iterator[Pair]:
 
 
 def families(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``The genus Deinonychus belongs to the family`` -> `` Dromaeosauridae.``"""
+    """``The genus Deinonychus belongs to the family`` -> `` Dromaeosauridae.``: one pair per synset that fits."""
     for synset in nouns.synsets.values():
         name = next((w for w in synset.words if re.fullmatch("genus_[A-Z][a-z]+", w)), None)
         if name is None:
