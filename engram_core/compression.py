@@ -136,7 +136,7 @@ def _keys(backend: Tokenizer) -> Iterable[str]:
     texts = backend.decode_batch([[i] for i in ids], skip_special_tokens=False)
     for token_id, text in zip(ids, texts, strict=True):
         if REPLACEMENT in text:  # a piece of a character: only its raw spelling tells it apart
-            yield backend.id_to_token(token_id)
+            yield backend.id_to_token(token_id) or text
         else:
             yield normalizer.normalize_str(text) or text
 

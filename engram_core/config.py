@@ -156,7 +156,9 @@ class EngramConfig:
         """Read what `to_dict` wrote. Raises ConfigError on unknown or missing keys."""
         names = {field.name for field in fields(cls)}
         _refuse_unknown(set(data) - names, names)
-        values = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}
+        values: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in data.items()
+        }
         try:
             return cls(**values)
         except TypeError as error:

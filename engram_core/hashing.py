@@ -79,10 +79,14 @@ class NgramHasher:
         kept = past[len(past) - min(reach, len(past)) :]
         classes = np.full(reach + len(ids), self.pad_class, dtype=np.int64)
         classes[reach - len(kept) :] = compress(self.class_ids, np.concatenate([kept, ids]))
-        view = np.lib.stride_tricks.sliding_window_view(classes, reach + 1)[:, ::-1]
+        slots = reach + np.arange(len(ids))[:, None] - np.arange(reach + 1)  # [tokens, N]
         if blocked is None:
-            return np.ascontiguousarray(view)
-        return self._latch(view, blocked[len(past) - len(kept) :], reach, len(kept))
+            windows: Int64Array = classes[slots]
+            return windows
+        stop = np.ones(len(classes), dtype=np.bool_)  # the sequence's start stops like a barrier
+        stop[reach - len(kept) :] = blocked[len(past) - len(kept) :]
+        latched = np.logical_or.accumulate(stop[slots], axis=1)
+        return np.where(latched, self.pad_class, classes[slots])
 
     def ragged_windows(
         self,
@@ -108,14 +112,6 @@ class NgramHasher:
         return np.concatenate(
             [self.windows(*each) for each in zip(parts, histories, barriers, strict=True)]
         )
-
-    def _latch(self, view: Int64Array, blocked: BoolArray, reach: int, known: int) -> Int64Array:
-        """Turn every slot at or behind a barrier (or the sequence's start) into pad."""
-        stop = np.ones(reach + len(view), dtype=np.bool_)
-        stop[reach - known :] = blocked
-        stopped = np.lib.stride_tricks.sliding_window_view(stop, reach + 1)[:, ::-1]
-        latched = np.logical_or.accumulate(stopped, axis=1)
-        return np.where(latched, self.pad_class, view)
 
     def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
         """Absolute rows of ready-made windows: int64 ``[tokens, N]`` -> ``[tokens, columns]``."""

@@ -103,18 +103,33 @@ class EngramModule(nn.Module):
         """What `forward` adds: float32 ``[tokens, G, D]``, and the gates ``[tokens, G]``."""
         keys, value = self._project(embeddings)
         gates = self._gate(hidden, keys)
-        if live is not None:
-            gates = gates * live[:, None]
+        for mask in (live, self.hits(embeddings)):
+            if mask is not None:
+                gates = gates * mask[:, None]
         gated = gates[:, :, None] * value[:, None, :].float()
         if self.conv_weight is None:
             return gated, gates
         return gated + self._convolve(gated, lengths or [len(gated)], conv_states), gates
 
+    def hits(self, embeddings: torch.Tensor) -> torch.Tensor | None:
+        """Positions that the hit rule lets contribute: bool ``[tokens]``, None without a rule.
+
+        `EngramConfig.min_hit_orders` lists the orders whose rows must all be non-zero: a row that
+        was never written is zero, so a position whose longer n-grams are unknown stays silent even
+        where a shorter one collides with a written row.
+        """
+        if not self.config.min_hit_orders:
+            return None
+        orders = [self.config.orders.index(order) for order in self.config.min_hit_orders]
+        grid = (len(self.config.orders), self.config.num_heads, self.config.head_dim)
+        rows = embeddings.view(-1, *grid)[:, orders]  # [tokens, orders, heads, d]
+        return (rows != 0).any(-1).flatten(1).all(-1)
+
     def _project(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys ``[tokens, G, D]`` and the shared value ``[tokens, D]`` in one product."""
         streams, dim = self.config.num_streams, self.config.hidden_size
         kv = F.linear(embeddings.to(self.kv_weight.dtype), self.kv_weight, self.kv_bias)
-        return kv[:, : streams * dim].unflatten(1, (streams, dim)), kv[:, streams * dim :]
+        return kv[:, : streams * dim].view(-1, streams, dim), kv[:, streams * dim :]
 
     def _gate(self, hidden: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         eps = self.config.norm_eps
@@ -160,7 +175,7 @@ class EngramModule(nn.Module):
         history = self.config.conv_history
         zeros = inputs.new_zeros(history, inputs.shape[1])
         pieces: list[torch.Tensor] = []
-        for index, part in enumerate(inputs.split(list(lengths))):
+        for index, part in enumerate(torch.split(inputs, list(lengths))):
             state = states[index] if states is not None else None
             pieces += [zeros if state is None else state.history.to(inputs.dtype), part]
             if state is not None:

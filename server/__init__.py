@@ -1,1 +1,1 @@
-"""TODO"""
+"""The HTTP server around the engine."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Training of Engram tables for a frozen backbone."""

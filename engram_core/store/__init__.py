@@ -1,1 +1,1 @@
-"""TODO"""
+"""Where rows live: the tiers that answer a gather, from host memory outwards."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Artefacts on disk: manifests, native tables, and `open_table` that reads them."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Package data: the default artefact and its facts."""

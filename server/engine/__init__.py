@@ -1,1 +1,1 @@
-"""TODO"""
+"""The serving engine: scheduler, KV cache, forward, sampler. Knows no HTTP."""

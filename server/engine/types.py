@@ -187,9 +187,11 @@ class RequestStats:
 class Recorder(Protocol):
     """Where the engine reports; `server.metrics` implements it. Called on the engine thread."""
 
-    def record_step(self, stats: StepStats) -> None: ...
+    def record_step(self, stats: StepStats) -> None:
+        """Take one engine step's statistics."""
 
-    def record_request(self, stats: RequestStats) -> None: ...
+    def record_request(self, stats: RequestStats) -> None:
+        """Take the statistics of a request that ended."""
 
 
 class NullRecorder:

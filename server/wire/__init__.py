@@ -1,1 +1,1 @@
-"""TODO"""
+"""Schemas and error bodies that middleware, streaming and routes share."""

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from golden import DEMO, ROOT, V41, V41_FORM, Case, cases, class_map, e4m3_rows, strip
+from golden_cases import DEMO, ROOT, V41, V41_FORM, Case, cases, class_map, e4m3_rows, strip
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 

@@ -1,4 +1,4 @@
-"""Makes the readers of the reference vectors importable."""
+"""Makes the reader of the project's own sources importable."""
 
 import sys
 from pathlib import Path

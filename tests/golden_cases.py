@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from engram_core.config import EngramConfig
 
-ROOT = Path(__file__).parents[1] / "golden"
+ROOT = Path(__file__).parent / "golden"
 DEMO, V41, V41_FORM = ROOT / "demo_v1", ROOT / "v41", ROOT / "v41_form"
 
 

@@ -1,0 +1,115 @@
+"""MemoryVersion: one immutable memory, shared by reference counting.
+
+Layout, hasher, tables and module weights that belong together. A sequence, and every ticket it
+opens, holds one version from admission to its end, so replacing the memory can never mix two.
+Knows nothing about who holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Self
+
+from engram_core.config import EngramConfig
+from engram_core.errors import ConfigError, StateError
+from engram_core.hashing import NgramHasher
+from engram_core.layout import HashLayout
+from engram_core.module import EngramModule
+from engram_core.store.base import Tier
+
+
+class MemoryVersion:
+    """An immutable, reference-counted memory. Whoever creates it holds the first reference.
+
+    Args:
+        hasher: the hasher, which carries layout and configuration.
+        compressor_fingerprint: of the class map the hasher was made with.
+        tiers: the table of each Engram layer.
+        modules: the gated module of each Engram layer.
+        content: a digest of table and module bytes (an artefact's checksum), part of the id.
+        on_last_release: called once, on the thread that gives the last reference back.
+
+    Attributes:
+        id: hexadecimal name derived from configuration, constants, class map and content.
+    """
+
+    def __init__(
+        self,
+        hasher: NgramHasher,
+        compressor_fingerprint: str,
+        tiers: Mapping[int, Tier],
+        modules: Mapping[int, EngramModule],
+        *,
+        content: str,
+        on_last_release: Callable[[], None] | None = None,
+    ) -> None:
+        self.hasher = hasher
+        self.layout: HashLayout = hasher.layout
+        self.config: EngramConfig = hasher.layout.config
+        self.compressor_fingerprint = compressor_fingerprint
+        self.layer_ids = tuple(sorted(self.config.layer_ids))  # the order compute meets them in
+        _check_layers(self.layout, tiers, modules)
+        self.tiers: Mapping[int, Tier] = MappingProxyType(dict(tiers))
+        self.modules: Mapping[int, EngramModule] = MappingProxyType(dict(modules))
+        self.id = _content_id(self.layout, compressor_fingerprint, content)
+        self._on_last_release = on_last_release
+        self._references = 1
+        self._lock = threading.Lock()
+
+    @property
+    def references(self) -> int:
+        """Holders at this moment."""
+        return self._references
+
+    def acquire(self) -> Self:
+        """Add a holder.
+
+        Raises:
+            StateError: the last reference was already given back.
+        """
+        with self._lock:
+            if self._references == 0:
+                raise StateError(f"memory version {self.id} was closed; it cannot be acquired")
+            self._references += 1
+        return self
+
+    def release(self) -> None:
+        """Give a reference back; the last one runs `on_last_release`.
+
+        Raises:
+            StateError: there is no reference left to give back.
+        """
+        with self._lock:
+            if self._references == 0:
+                raise StateError(f"memory version {self.id} was released more often than acquired")
+            self._references -= 1
+            is_last = self._references == 0
+        if is_last and self._on_last_release is not None:
+            self._on_last_release()
+
+
+def _content_id(layout: HashLayout, compressor_fingerprint: str, content: str) -> str:
+    facts = [layout.config.to_dict(), layout.to_dict(), compressor_fingerprint, content]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_layers(
+    layout: HashLayout, tiers: Mapping[int, Tier], modules: Mapping[int, EngramModule]
+) -> None:
+    config = layout.config
+    for name, given in (("tiers", tiers), ("modules", modules)):
+        if set(given) != set(config.layer_ids):
+            raise ConfigError(
+                f"{name} covers layers {sorted(given)}; accepted: {sorted(config.layer_ids)}"
+            )
+    for layer, tier in tiers.items():
+        expected = (layout.rows[layer], config.head_dim)
+        if (tier.num_rows, tier.row_dim) != expected:
+            raise ConfigError(
+                f"the table of layer {layer} is {(tier.num_rows, tier.row_dim)}; "
+                f"accepted: {expected}"
+            )

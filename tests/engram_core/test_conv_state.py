@@ -1,0 +1,42 @@
+"""ConvState: appending, truncating, and what it refuses."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram_core.conv_state import ConvState
+from engram_core.errors import ConfigError, StateError
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=8))
+def test_truncated_tokens_leave_no_trace(rounds):
+    """Append k tokens and a draft, take the draft back: as if only the k had been there."""
+    state, kept = ConvState(4, 2, max_draft=3), torch.zeros(4, 2)
+    for tokens, draft in rounds:
+        committed = torch.randn(tokens, 2)
+        state.append(committed)
+        kept = torch.cat([kept, committed])
+        if draft:
+            state.append(torch.randn(draft, 2))
+        state.truncate(len(kept) - 4)
+        torch.testing.assert_close(state.history, kept[-4:])
+        assert state.length == len(kept) - 4
+
+
+def test_starts_from_zeros():
+    assert ConvState(3, 2).history.tolist() == [[0, 0]] * 3
+
+
+def test_cannot_reach_back_beyond_the_draft():
+    state = ConvState(2, 1, max_draft=1)
+    state.append(torch.ones(5, 1))
+    with pytest.raises(StateError, match="truncate to 3 tokens: this state holds 4 to 5"):
+        state.truncate(3)
+    with pytest.raises(StateError, match="truncate to 6"):
+        state.truncate(6)
+
+
+def test_refuses_impossible_sizes():
+    with pytest.raises(ConfigError, match="history -1"):
+        ConvState(-1, 1)
