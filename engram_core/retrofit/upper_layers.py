@@ -32,7 +32,7 @@ CAPTURE_BATCH = 64  # examples per forward of the plain backbone
 BeforeLayer = Callable[[int, torch.Tensor], torch.Tensor]
 
 
-@dataclass(slots=True)
+@dataclass
 class SuffixCache:
     """What the backbone computed for all examples, flat: rows of one example are consecutive.
 
@@ -73,7 +73,7 @@ class SuffixCache:
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class SuffixBatch:
     """Packed suffixes (T positions of B examples, the longest S) and their prefixes (longest P).
 
