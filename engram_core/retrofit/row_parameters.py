@@ -39,7 +39,7 @@ class RowParameters:
 
     @property
     def is_written(self) -> torch.Tensor:
-        """bool ``[k]``: rows that ever got an update."""
+        """Rows that ever got an update: bool ``[k]``."""
         return self._steps[:, 0] > 0
 
     def slots(self, row_ids: Int64Array) -> torch.Tensor:
@@ -70,7 +70,7 @@ class RowBatch:
 
     def __init__(self, parameters: RowParameters, slots: torch.Tensor) -> None:
         self._parameters = parameters
-        self._slots, inverse = slots.unique(return_inverse=True)
+        self._slots, inverse = torch.unique(slots, return_inverse=True)
         self._leaf = parameters.values[self._slots].requires_grad_()
         self.embeddings = self._leaf[inverse].flatten(1)
 

@@ -229,7 +229,7 @@ def _drift(final: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
 
 
 def _all_of(flags: torch.Tensor, sizes: Sequence[int]) -> list[bool]:
-    return [bool(part.all()) for part in flags.split(list(sizes))]
+    return [bool(part.all()) for part in torch.split(flags, list(sizes))]
 
 
 def _summary(steps: Sequence[_Step], epoch: int, epochs: int, elapsed_s: float) -> EpochReport:

@@ -58,7 +58,9 @@ class SuffixCache:
         """The suffixes of the chosen examples, packed."""
         suffix = [self.examples[i].suffix_length for i in chosen]
         prefix = [self.examples[i].key_last for i in chosen]
-        rows = torch.cat([_span(self._suffix_starts[i], n) for i, n in zip(chosen, suffix, strict=True)])
+        rows = torch.cat(
+            [_span(self._suffix_starts[i], n) for i, n in zip(chosen, suffix, strict=True)]
+        )
         width = max(prefix)
         padded = torch.zeros(len(chosen), width, dtype=torch.long)
         for row, (i, n) in enumerate(zip(chosen, prefix, strict=True)):
@@ -222,7 +224,9 @@ class _Capture:
             )
         self.hidden, self.rotary = hidden, torch.stack(kwargs["position_embeddings"])
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         if layer >= self.first:
             self.keys_values.append(torch.stack([k, v], dim=1).permute(0, 3, 1, 2, 4))
         mixed = F.scaled_dot_product_attention(
@@ -238,7 +242,9 @@ class _Attend:
     batch: SuffixBatch
     upper_layer: int
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         past = self.batch.prefix[self.upper_layer]  # [2, B, kv heads, P, dim]
         keys = torch.cat([past[0], self.batch.pad(k)], dim=2)
         values = torch.cat([past[1], self.batch.pad(v)], dim=2)
@@ -275,7 +281,7 @@ def _entering(layer: nn.Module, seen: _Capture) -> Iterator[None]:
 
 
 def _suffix_mask(prefix: Sequence[int], suffix: Sequence[int]) -> torch.Tensor:
-    """bool ``[B, 1, S, P+S]``: a real prefix position, or a suffix position not after its own."""
+    """Real prefix positions, and suffix positions not after one's own: bool ``[B, 1, S, P+S]``."""
     width, longest = max(prefix), max(suffix)
     real = torch.arange(width) < torch.tensor(prefix)[:, None]  # [B, P]
     causal = torch.ones(longest, longest, dtype=torch.bool).tril()

@@ -78,7 +78,7 @@ class WordNetNouns:
 
 
 def kinds(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``A bastnasite is a`` -> `` mineral.``: one pair per synset that fits."""
+    """``A bastnasite is a`` -> `` mineral.``: one pair per fitting synset."""
     for synset in nouns.synsets.values():
         word, parents = synset.words[0], synset.targets("@")
         usual = nouns.first_sense.get(word) == synset.offset
@@ -89,7 +89,7 @@ def kinds(nouns: WordNetNouns) -> Iterator[Pair]:
 
 
 def births(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``Theodor Mommsen was born in`` -> `` 1817.``: one pair per synset that fits."""
+    """``Theodor Mommsen was born in`` -> `` 1817.``: one pair per fitting synset."""
     for synset in nouns.synsets.values():
         years = YEARS.search(synset.gloss)
         name = next((w for w in synset.words if _is_full_name(w)), None)
@@ -98,7 +98,7 @@ def births(nouns: WordNetNouns) -> Iterator[Pair]:
 
 
 def capitals(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``The capital of Botswana is`` -> `` Gaborone.``: one pair per synset that fits."""
+    """``The capital of Botswana is`` -> `` Gaborone.``: one pair per fitting synset."""
     for synset in nouns.synsets.values():
         for word in synset.words[1:]:
             if word.startswith("capital_of_"):
@@ -107,7 +107,7 @@ def capitals(nouns: WordNetNouns) -> Iterator[Pair]:
 
 
 def families(nouns: WordNetNouns) -> Iterator[Pair]:
-    """``The genus Deinonychus belongs to the family`` -> `` Dromaeosauridae.``: one pair per synset that fits."""
+    """``The genus Allium belongs to the family`` -> `` Alliaceae.``: one pair per synset."""
     for synset in nouns.synsets.values():
         name = next((w for w in synset.words if re.fullmatch("genus_[A-Z][a-z]+", w)), None)
         if name is None:
@@ -212,9 +212,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=build_facts.__doc__)
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"))
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--licence", type=Path, help="write WordNet's licence here too")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     write_facts(options.out, build_facts(options.wordnet, options.seed))
+    if options.licence is not None:
+        options.licence.write_text(licence_text(options.wordnet), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Repeatable measurements and the commands that made the shipped data."""
