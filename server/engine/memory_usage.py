@@ -64,9 +64,7 @@ def _add_lookups(
             layer.rows_by_tier[tier] = layer.rows_by_tier.get(tier, 0) + count // holders
 
 
-def _add_waits(
-    usage: dict[int, LayerUsage], ticket: Ticket, waits: Sequence[WaitStats]
-) -> None:
+def _add_waits(usage: dict[int, LayerUsage], ticket: Ticket, waits: Sequence[WaitStats]) -> None:
     for stats in waits:
         if stats.phase == ticket.phase:
             _layer(usage, stats.layer).wait_s += stats.wait_s

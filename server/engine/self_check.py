@@ -203,9 +203,7 @@ def _refuse_all_logits(model: nn.Module, logits: Tensor, spans: tuple[Span, ...]
         )
 
 
-def _compare(
-    model: nn.Module, name: str, found: Many[Tensor], expected: Many[Tensor]
-) -> float:
+def _compare(model: nn.Module, name: str, found: Many[Tensor], expected: Many[Tensor]) -> float:
     errors = torch.cat([_errors(*pair) for pair in zip(found, expected, strict=True)])
     is_half = found[0].dtype.itemsize < 4
     error = float(errors.median() if is_half else errors.max())
