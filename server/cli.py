@@ -15,12 +15,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from engram_core.errors import EngramError
 from server import __version__
 from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_variables
 from server.flags import add_settings, explain
+from server.load_errors import LoadError
 
 USAGE = 2
 FAILED = 1
+FAILURES = (LoadError, EngramError, OSError, ValueError)
 
 SERVE_EPILOG = f"""\
 Every flag is also an environment variable ({ENV_PREFIX}PORT for --port) and a key of the --config
@@ -122,7 +125,7 @@ def pull(given: dict[str, Any]) -> int:
 
     try:
         folder = fetch_model(settings, _show_progress)
-    except (OSError, ValueError) as error:
+    except FAILURES as error:
         return _say(FAILED, f"cannot download the model: {_first_line(error)}")
     print(folder)
     return 0
@@ -137,7 +140,7 @@ def info(given: dict[str, Any]) -> int:
 
     try:
         facts = preview(settings)
-    except (OSError, ValueError) as error:
+    except FAILURES as error:
         return _say(FAILED, _first_line(error))
     print(json.dumps(facts, indent=2))
     return 0

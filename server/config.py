@@ -128,7 +128,7 @@ class Settings(BaseSettings):
     )
     max_queue_len: int = Field(
         default=128,
-        ge=0,
+        ge=1,
         le=100_000,
         description="Requests that may wait; one more is answered 429.",
     )
@@ -237,6 +237,15 @@ class Settings(BaseSettings):
             raise ValueError("ssl_certfile and ssl_keyfile are needed together")
         return self
 
+    @model_validator(mode="after")
+    def _check_batch(self) -> Settings:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; accepted: at least "
+                f"max_num_seqs ({self.max_num_seqs}), one token of every running request"
+            )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -254,8 +263,11 @@ class Settings(BaseSettings):
 
     @property
     def model_name(self) -> str:
-        """The name answers carry: never a path of this machine."""
-        return self.served_model_name or Path(self.model or "default").name
+        """The model's name as far as the settings tell it: never a path of this machine."""
+        if self.served_model_name or not self.model:
+            return self.served_model_name or "default"
+        is_path = self.model.startswith(("/", ".", "~")) or Path(self.model).is_dir()
+        return Path(self.model).name if is_path else self.model
 
     @property
     def is_loopback(self) -> bool:

@@ -15,11 +15,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from fastapi import FastAPI
 
 from engram_core.errors import EngramError
+from server.load_errors import LoadError
 from server.runtime import Backend, LoadBackend, Runtime
 
 LOG = logging.getLogger("engram.lifecycle")
 WATCH_INTERVAL_S = 0.2
-STOP_TIMEOUT_S = 3.0
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -67,7 +67,7 @@ def start_loading(runtime: Runtime, load: LoadBackend) -> threading.Thread:
 
 def load_failure(error: BaseException) -> str:
     """One sentence for the operator; unexpected errors also leave a traceback in the log."""
-    if not isinstance(error, EngramError | OSError | ValueError):
+    if not isinstance(error, LoadError | EngramError | OSError | ValueError):
         LOG.error("loading failed unexpectedly", exc_info=error)
     first_line = (str(error).strip().splitlines() or [""])[0]
     return first_line or type(error).__name__
@@ -77,13 +77,11 @@ def _serve(runtime: Runtime, backend: Backend) -> None:
     """Start a loaded engine and open the doors."""
     metrics = runtime.metrics
     metrics.record_load(backend.load_s)
-    metrics.describe_model(
-        runtime.settings.model_name, backend.device, backend.dtype, backend.memory_id
-    )
     for layer, num_bytes in backend.table_bytes.items():
         metrics.describe_table(layer, num_bytes, backend.resident_bytes.get(layer, {}))
     backend.engine.start()
     runtime.set_ready(backend)
+    metrics.describe_model(runtime.model_name, backend.device, backend.dtype, backend.memory_id)
     LOG.info("ready", extra={"facts": {"device": backend.device, "memory": backend.memory_id}})
 
 
@@ -97,13 +95,13 @@ async def _watch(runtime: Runtime) -> None:
 
 
 async def stop(runtime: Runtime) -> None:
-    """Stop the engine, off the event loop; what still runs is answered as cancelled."""
+    """Stop the engine now, off the event loop; what still runs is answered as cancelled."""
     backend = runtime.backend
     if backend is None or runtime.stopped:
         return
     runtime.stopped = True
     backend.engine.drain()
-    await asyncio.to_thread(backend.engine.stop, STOP_TIMEOUT_S)
+    await asyncio.to_thread(backend.engine.stop, 0.0)
     backend.close()
     if runtime.tokenizer is not None:
         runtime.tokenizer.close()

@@ -38,7 +38,7 @@ class EnginePort(Protocol):
         """Refuse new requests from now on."""
 
     def stop(self, timeout_s: float) -> None:
-        """End the engine's thread; what still runs is failed as cancelled."""
+        """Wait up to `timeout_s` for what runs, fail the rest as cancelled, end the thread."""
 
     def status(self) -> EngineStatus:
         """A snapshot, from any thread."""
@@ -130,6 +130,13 @@ class Runtime:
         """
         if self.phase in (Phase.LOADING, Phase.READY):
             self.phase = Phase.DRAINING
+
+    @property
+    def model_name(self) -> str:
+        """What answers call the model: the operator's name for it, else its own."""
+        settings = self.settings
+        own = self.backend.model_info.get("name") if self.backend else None
+        return settings.served_model_name or own or settings.model_name
 
     def engine_status(self) -> EngineStatus | None:
         """The engine's snapshot; None while there is no engine."""

@@ -64,7 +64,7 @@ async def info(request: Request) -> Response:
 def _settings_info(runtime: Runtime) -> dict[str, Any]:
     settings = runtime.settings
     return {
-        "model_id": settings.model_name,
+        "model_id": runtime.model_name,
         "version": __version__,
         "max_concurrent_requests": runtime.admission.limit,
         "max_best_of": 1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Many
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -110,10 +111,10 @@ class Postprocess:
         event = self._responder.token_event(
             sequence, choice, self._token_memory(result, index, gates)
         )
-        sequence.sink(event)
         reason = self._responder.ends_by_token(sequence)
         if sequence.text.is_stopped:
             reason = "stop_sequence"
+        sequence.sink(event if reason is None else replace(event, last=True))
         if reason is not None:
             self._endings.finish(sequence, reason)
 
