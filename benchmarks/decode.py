@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -34,10 +33,11 @@ STOP_TIMEOUT_S = 10.0
 
 
 @contextmanager
-def engine_side(model: Any, tokenizer: Any, version: Any) -> Iterator[EngineSide]:
-    """An engine with the server's default limits, prefetching on the CPU."""
+def engine_side(loaded: Loaded, max_model_len: int) -> Iterator[EngineSide]:
+    """An engine with the server's default limits but for the length, prefetching on the CPU."""
     prefetcher = Prefetcher(make_device("cpu"))
-    limits = EngineLimits()
+    limits = EngineLimits(max_model_len=max_model_len)
+    model, tokenizer, version = loaded.model, loaded.tokenizer, loaded.version
     engine = Engine(model, tokenizer, version, prefetcher, limits, NullRecorder())
     engine.start()
     try:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> list[Comparison]:
     with (
         _spliced(ours),
         _spliced(theirs),
-        engine_side(ours.model, ours.tokenizer, ours.version) as engine,
+        engine_side(ours, max(row.total_tokens for row in rows)) as engine,
     ):
         return measure(engine, GenerateSide(theirs.model), rows, token_ids, args.pairs)
 

@@ -26,8 +26,24 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; reading its body may raise ApiError 408 or 413."""
         if scope["type"] == "http":
+            if _declared_length(scope) > self._max_bytes and _waits_for_go_ahead(scope):
+                raise _over(self._max_bytes)
             receive = _BoundedReceive(receive, self._max_bytes, self._timeout_s)
         await self._app(scope, receive, send)
+
+
+def _over(max_bytes: int) -> ApiError:
+    return too_large(f"the body has more than {max_bytes} bytes")
+
+
+def _declared_length(scope: Scope) -> int:
+    """The body's length where it is declared; the HTTP parser has checked its form."""
+    values = [value for name, value in scope["headers"] if name == b"content-length"]
+    return int(values[0]) if values and values[0].isdigit() else 0
+
+
+def _waits_for_go_ahead(scope: Scope) -> bool:
+    return any(name == b"expect" for name, _ in scope["headers"])
 
 
 class _BoundedReceive:
@@ -45,7 +61,7 @@ class _BoundedReceive:
         self._note(message)
         if self._count > self._max_bytes:
             await self._drop_rest()
-            raise too_large(f"the body has more than {self._max_bytes} bytes")
+            raise _over(self._max_bytes)
         return message
 
     def _note(self, message: Message) -> None:

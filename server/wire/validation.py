@@ -68,8 +68,14 @@ def _finding(item: Mapping[str, Any]) -> str:
         return f"the body is not valid JSON: {context['error']}"
     if kind == "extra_forbidden":
         return f"{field_path(item['loc'][:-1])} has an unknown field"
-    expected = _EXPECTED.get(kind, "is not acceptable").format_map(context)
+    limits = {name: _short(value) for name, value in context.items()}
+    expected = _EXPECTED.get(kind, "is not acceptable").format_map(limits)
     return f"{field_path(item['loc'])} {expected}"
+
+
+def _short(value: Any) -> Any:
+    """``2`` rather than ``2.0``."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def field_path(location: Iterable[str | int]) -> str:

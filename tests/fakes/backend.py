@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from fakes.engine import FakeEngine, Script
 from server.config import Settings
 from server.metrics import Metrics
 from server.runtime import Backend, Progress
-from fakes.engine import FakeEngine, Script
 
 TOKENIZERS = Path(__file__).parents[1] / "golden" / "demo_v1" / "tokenizers"
 

@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from fakes.backend import FakeLoader
 from server.app import create_app
 from server.config import Settings
 from server.process import DrainingServer, bind, make_server
 from server.runtime import Runtime
-from fakes.backend import FakeLoader
 
 
 @dataclass
