@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,17 +26,18 @@ from server.config import Settings
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
 from server.engine.types import NullRecorder
-from server.loader import load
+from server.loader import Loaded, load
 
 HEADER = ["workload", "engine tok/s", "generate() tok/s", "ratio", "95 % interval", "same answers"]
 STOP_TIMEOUT_S = 10.0
 
 
 @contextmanager
-def engine_side(model: Any, tokenizer: Any, version: Any) -> Iterator[EngineSide]:
-    """An engine with the server's default limits, prefetching on the CPU."""
+def engine_side(loaded: Loaded, max_model_len: int) -> Iterator[EngineSide]:
+    """An engine with the server's default limits but for the length, prefetching on the CPU."""
     prefetcher = Prefetcher(make_device("cpu"))
-    limits = EngineLimits()
+    limits = EngineLimits(max_model_len=max_model_len)
+    model, tokenizer, version = loaded.model, loaded.tokenizer, loaded.version
     engine = Engine(model, tokenizer, version, prefetcher, limits, NullRecorder())
     engine.start()
     try:
@@ -75,14 +75,19 @@ def run(args: argparse.Namespace) -> list[Comparison]:
     torch.set_num_threads(args.threads)
     settings = Settings(model=args.model, engram=args.engram, device="cpu", dtype=args.dtype)
     ours, theirs = load(settings, _ignore), load(settings, _ignore)
-    token_ids = ours.tokenizer(reference_text())["input_ids"]
+    token_ids = ours.tokenizer(reference_text(), verbose=False)["input_ids"]
     rows = workloads(args.context, args.new_tokens, args.prefill_tokens)
     with (
-        attach(ours.model, ours.version),
-        attach(theirs.model, theirs.version),
-        engine_side(ours.model, ours.tokenizer, ours.version) as engine,
+        _spliced(ours),
+        _spliced(theirs),
+        engine_side(ours, max(row.total_tokens for row in rows)) as engine,
     ):
         return measure(engine, GenerateSide(theirs.model), rows, token_ids, args.pairs)
+
+
+def _spliced(loaded: Loaded) -> AbstractContextManager[object]:
+    """The model with its memory attached, as both sides run it."""
+    return attach(loaded.model, loaded.version) if loaded.version else nullcontext()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,22 +8,32 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks.served_model import ServedModel
 
+PROGRAM = (sys.executable, "-m", "server.cli")
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def serve(arguments: Sequence[str]) -> Iterator[ServedModel]:
+def serve(
+    arguments: Sequence[str], *, program: Sequence[str] = PROGRAM, folder: Path | None = None
+) -> Iterator[ServedModel]:
     """Run `engram-server serve` with these arguments on a free loopback port until the block ends.
 
-    Raises RuntimeError when the server ends or does not become ready.
+    Args:
+        arguments: of `serve`.
+        program: the command in front of `serve`; default: this environment's.
+        folder: where it runs; default: here.
+
+    Raises:
+        RuntimeError: the server ended or did not become ready.
     """
     port = _free_port()
-    command = [sys.executable, "-m", "server.cli", "serve", *arguments]
-    process = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)])
+    command = [*program, "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=folder)
     try:
         with ServedModel(f"http://127.0.0.1:{port}") as served:
             _wait_until_ready(served, process)

@@ -24,6 +24,11 @@ class Workload:
     new_tokens: int
 
     @property
+    def total_tokens(self) -> int:
+        """Prompt and answer of one sequence."""
+        return self.prompt_tokens + self.new_tokens
+
+    @property
     def measures_prefill(self) -> bool:
         """Whether the rate is prompt tokens per second instead of generated ones."""
         return self.new_tokens == 1

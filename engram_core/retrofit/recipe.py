@@ -31,11 +31,11 @@ class Recipe:
     row_learning_rate: float = 0.3
     dense_learning_rate: float = 3e-3
     batch_size: int = 32
-    epochs: int = 30
+    epochs: int = 36
     num_contexts: int = 3
     sleep_epochs: int = 3
     confidence: float = 0.95
-    tail_weight: float = 0.0
+    tail_weight: float = 1.0
     seed: int = 0
 
     def config(self, hidden_size: int, pad_id: int) -> EngramConfig:

@@ -6,8 +6,6 @@ An update touches the batch's rows alone, each with its own step count. Knows no
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -46,10 +44,6 @@ class RowParameters:
         """Places in `values` of table rows (all of them among `row_ids`), same shape."""
         return torch.from_numpy(np.searchsorted(self.row_ids, row_ids))
 
-    def read(self, slots: torch.Tensor) -> RowBatch:
-        """The rows at `slots` ``[tokens, columns]``, ready for a backward pass."""
-        return RowBatch(self, slots)
-
     def update(self, slots: torch.Tensor, gradient: torch.Tensor, learning_rate: float) -> None:
         """One Adam step (Kingma and Ba, 2015) for the distinct rows `slots` ``[u]``."""
         steps = self._steps[slots] + 1
@@ -59,23 +53,3 @@ class RowParameters:
         unbiased_mean = mean / (1 - BETAS[0] ** steps)
         unbiased_square = square / (1 - BETAS[1] ** steps)
         self.values[slots] -= learning_rate * unbiased_mean / (unbiased_square.sqrt() + EPS)
-
-
-class RowBatch:
-    """The rows of one batch as a leaf of the autograd graph.
-
-    Attributes:
-        embeddings: float32 ``[tokens, columns * row_dim]``.
-    """
-
-    def __init__(self, parameters: RowParameters, slots: torch.Tensor) -> None:
-        self._parameters = parameters
-        self._slots, inverse = torch.unique(slots, return_inverse=True)
-        self._leaf = parameters.values[self._slots].requires_grad_()
-        self.embeddings = self._leaf[inverse].flatten(1)
-
-    def step(self, learning_rate: float) -> None:
-        """Move the rows along the gradient that a backward pass has left."""
-        gradient: Any = self._leaf.grad
-        if gradient is not None:
-            self._parameters.update(self._slots, gradient, learning_rate)

@@ -8,11 +8,12 @@ facts that are confident sleep. The same seed, machine and thread count give the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
@@ -26,14 +27,13 @@ from engram_core.module import EngramModule
 from engram_core.retrofit.examples import make_examples
 from engram_core.retrofit.facts import Fact
 from engram_core.retrofit.recipe import Recipe
-from engram_core.retrofit.row_parameters import RowBatch, RowParameters
+from engram_core.retrofit.row_batch import RowBatch
+from engram_core.retrofit.row_parameters import RowParameters
 from engram_core.retrofit.schedule import Schedule
-from engram_core.retrofit.upper_layers import (
-    SuffixBatch,
-    SuffixCache,
-    UpperLayers,
-    retrofit_attention,
-)
+from engram_core.retrofit.suffixes import SuffixBatch
+from engram_core.retrofit.upper_layers import UpperLayers, retrofit_attention
+
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,32 +80,24 @@ class Trainer:
         recipe: Recipe,
         progress: Callable[[float], None] = lambda _fraction: None,
     ) -> None:
+        torch.manual_seed(recipe.seed)
         self.recipe, self.num_facts = recipe, len(facts)
         self._model = model.eval().requires_grad_(False)
-        torch.manual_seed(recipe.seed)
-        compressor = TokenCompressor.from_tokenizer(tokenizer)
-        pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        config = recipe.config(hidden_size(model), pad_id)
-        hasher = NgramHasher(HashLayout.build(config, compressor.size), compressor.class_ids)
+        contexts = make_examples(tokenizer, facts, recipe.num_contexts, recipe.seed)
+        self._examples = [example for context in contexts for example in context]
         self._upper = UpperLayers(model, min(recipe.layers))
-        examples = make_examples(tokenizer, facts, recipe.num_contexts, recipe.seed)
-        self._examples = [example for context in examples for example in context]
         with retrofit_attention(model):
-            self._cache: SuffixCache = self._upper.capture(self._examples, progress)
+            self._cache = self._upper.capture(self._examples, progress)
+        compressor = TokenCompressor.from_tokenizer(tokenizer)
+        hasher = _make_hasher(recipe, compressor, hidden_size(model), tokenizer.pad_token_id or 0)
         row_ids = {layer: self._row_ids(hasher, layer) for layer in recipe.layers}
-        rows = {
-            layer: RowParameters(np.concatenate(ids).ravel(), config.head_dim)
-            for layer, ids in row_ids.items()
-        }
+        self.memory = _blank_memory(recipe, compressor, hasher, row_ids)
         self._slots = {
-            layer: [rows[layer].slots(ids) for ids in row_ids[layer]] for layer in recipe.layers
+            layer: [self.memory.rows[layer].slots(ids) for ids in row_ids[layer]]
+            for layer in recipe.layers
         }
-        modules = {layer: _fresh_module(config, layer) for layer in recipe.layers}
-        self.memory = TrainedMemory(recipe, compressor, hasher, rows, modules)
-        self._dense = torch.optim.Adam(
-            [p for module in modules.values() for p in module.parameters()],
-            lr=recipe.dense_learning_rate,
-        )
+        modules = self.memory.modules.values()
+        self._dense = torch.optim.Adam([p for module in modules for p in module.parameters()])
 
     def run(self, report: Callable[[EpochReport], None]) -> TrainedMemory:
         """Train all epochs; `report` hears of each one."""
@@ -152,7 +144,7 @@ class Trainer:
     def _forward(self, chosen: Sequence[int]) -> _Step:
         batch = self._cache.batch(chosen)
         rows = {
-            layer: self.memory.rows[layer].read(torch.cat([slots[i] for i in chosen]))
+            layer: RowBatch(self.memory.rows[layer], torch.cat([slots[i] for i in chosen]))
             for layer, slots in self._slots.items()
         }
 
@@ -198,7 +190,7 @@ class Trainer:
     def _example_index(self, context: int, fact: int) -> int:
         return context * self.num_facts + fact
 
-    def _row_ids(self, hasher: NgramHasher, layer: int) -> list[np.ndarray[Any, Any]]:
+    def _row_ids(self, hasher: NgramHasher, layer: int) -> list[Int64Array]:
         """Per example, int64 ``[suffix positions, columns]``."""
         return [hasher.row_ids(e.token_ids, layer)[e.key_last : -1] for e in self._examples]
 
@@ -213,6 +205,28 @@ class _Step:
     def detached(self) -> _Step:
         """The figures without the graph."""
         return _Step(self.loss.detach(), {}, self.confident, self.exact)
+
+
+def _make_hasher(
+    recipe: Recipe, compressor: TokenCompressor, width: int, pad_id: int
+) -> NgramHasher:
+    layout = HashLayout.build(recipe.config(width, pad_id), compressor.size)
+    return NgramHasher(layout, compressor.class_ids)
+
+
+def _blank_memory(
+    recipe: Recipe,
+    compressor: TokenCompressor,
+    hasher: NgramHasher,
+    row_ids: Mapping[int, Sequence[Int64Array]],
+) -> TrainedMemory:
+    config = hasher.layout.config
+    rows = {
+        layer: RowParameters(np.concatenate(ids).ravel(), config.head_dim)
+        for layer, ids in row_ids.items()
+    }
+    modules = {layer: _fresh_module(config, layer) for layer in recipe.layers}
+    return TrainedMemory(recipe, compressor, hasher, rows, modules)
 
 
 def _fresh_module(config: EngramConfig, layer: int) -> EngramModule:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from engram_core.errors import ConfigError
@@ -141,7 +142,7 @@ def build_facts(folder: Path, seed: int = 0) -> list[Fact]:
 def licence_text(folder: Path) -> str:
     """The licence at the head of the database files, which every copy must carry."""
     with _existing(folder / "data.noun").open(encoding="utf-8") as file:
-        lines = [line for _, line in zip(range(29), file, strict=False)]
+        lines = list(takewhile(_is_licence, file))
     return "".join(re.sub(r"^  +[0-9]+ ?", "", line).rstrip() + "\n" for line in lines)
 
 
@@ -170,6 +171,10 @@ def _value(word: str) -> str:
     return f" {_spaced(word)}."
 
 
+def _is_licence(line: str) -> bool:
+    return line.startswith("  ")
+
+
 def _existing(path: Path) -> Path:
     if not path.is_file():
         raise ConfigError(f"{path.name} is missing; accepted: a folder of WordNet database files")
@@ -179,7 +184,7 @@ def _existing(path: Path) -> Path:
 def _read_synsets(path: Path) -> Iterator[Synset]:
     with path.open(encoding="utf-8") as file:
         for line in file:
-            if not line.startswith("  "):  # the licence
+            if not _is_licence(line):
                 yield _parse_synset(line)
 
 
@@ -201,7 +206,7 @@ def _parse_synset(line: str) -> Synset:
 def _read_first_senses(path: Path) -> Iterator[tuple[str, int]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
-            if not line.startswith("  "):
+            if not _is_licence(line):
                 fields = line.split()
                 num_senses = int(fields[2])
                 yield fields[0], int(fields[-num_senses])

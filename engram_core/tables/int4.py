@@ -17,8 +17,8 @@ _TINY = float(torch.finfo(torch.float16).smallest_normal)
 def quantise(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes uint8 ``[k, d/2]`` (even columns in the low nibble) and scales fp16 ``[k]``.
 
-    A row that is not zero stays so: its largest value keeps the code 7. Raises ConfigError when
-    the width is odd or a value does not fit fp16.
+    A row's largest value keeps the code 7, so a written row stays written (rows below 3e-5
+    vanish). Raises ConfigError when the width is odd or a value does not fit fp16.
     """
     if rows.shape[1] % 2:
         raise ConfigError(f"row width {rows.shape[1]}; accepted: an even number for 4-bit rows")

@@ -12,7 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from model_folder import write_memory, write_model
 from sources import PACKAGES, ROOT, name
+
+from benchmarks.server_process import serve
 
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
 
@@ -67,6 +70,30 @@ def test_installed_command_tells_its_version_and_flags(program: Path, tmp_path: 
     assert "0.1.0" in version
     flags = subprocess.check_output([program, "serve", "--help"], cwd=tmp_path, text=True)
     assert "--engram-config" in flags
+
+
+def test_installed_command_serves_from_an_empty_folder(program: Path, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    memory = write_memory(tmp_path / "memory", model)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    arguments = [str(model), "--engram", str(memory), "--max-model-len", "128"]
+    with serve(arguments, program=[str(program)], folder=empty) as served:
+        answers = [served.answer("hello", max_new_tokens=6, memory=m) for m in (True, False)]
+        assert served.info()["engram"]["enabled"] is True
+    assert answers[0] != answers[1]
+    assert not list(empty.iterdir())
+
+
+@pytest.mark.slow
+def test_installed_command_serves_the_default_model(program: Path, tmp_path: Path) -> None:
+    """What `engram-server serve` gives a user who installed it and names nothing."""
+    with serve([], program=[str(program)], folder=tmp_path) as served:
+        assert served.info()["engram"]["enabled"] is True
+        answer = served.answer("The capital of Botswana is", max_new_tokens=8, memory=True)
+        plain = served.answer("The capital of Botswana is", max_new_tokens=8, memory=False)
+    assert answer.startswith(" Gaborone.")
+    assert answer != plain
 
 
 def _package_files() -> list[Path]:
