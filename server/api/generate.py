@@ -105,7 +105,7 @@ async def _stream(request: Request, body: GenerateRequest) -> Response:
         writer,
         headers,
         runtime.settings.stream_stall_timeout,
-        lambda outcome: _note_stream_end(runtime, context, outcome),
+        lambda error: _note_failure(runtime, context, error),
     )
 
 
@@ -161,7 +161,7 @@ def _note_finish(context: RequestContext, finish: FinishEvent) -> None:
     )
 
 
-def _note_stream_end(runtime: Runtime, context: RequestContext, outcome: str | None) -> None:
-    if outcome is not None:
-        context.facts["failure"] = outcome
-        runtime.metrics.record_failure(outcome)
+def _note_failure(runtime: Runtime, context: RequestContext, error: ApiError) -> None:
+    """A failure that was told in a frame, so that no middleware sees it."""
+    context.facts["failure"] = error.error_type
+    runtime.metrics.record_failure(error.error_type)
