@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
 from server.api.prepare import Job, prepare
@@ -37,11 +38,13 @@ from server.wire.validation import parse_body
 router = APIRouter()
 WORK_ROUTES = frozenset({"/", "/generate", "/generate_stream"})
 
+_, _DEFINITIONS = models_json_schema(
+    [(GenerateRequest, "validation")], ref_template="#/components/schemas/{model}"
+)
+BODY_SCHEMAS: dict[str, Any] = _DEFINITIONS["$defs"]
+_REFERENCE = {"$ref": "#/components/schemas/GenerateRequest"}
 _BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": GenerateRequest.model_json_schema()}},
-    }
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _REFERENCE}}}
 }
 
 
