@@ -96,9 +96,10 @@ def test_details_show_what_the_memory_did():
     with serve(TinyLoader()) as served:
         on = served.generate(PROMPT, max_new_tokens=4, details=True).json()
         off = served.generate(PROMPT, max_new_tokens=4, details=True, engram={"enabled": False})
-        body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 4}, "engram": {"enabled": False}}
-        beside = served.client.post("/generate", json=body).json()
-        both = {**body, "parameters": {"engram": {"enabled": True}}}
+        plain = {"max_new_tokens": 4, "details": True}
+        body = {"inputs": PROMPT, "parameters": plain, "engram": {"enabled": False}}
+        beside = served.client.post("/generate", json=body)
+        both = {**body, "parameters": {**plain, "engram": {"enabled": True}}}
         refused = served.client.post("/generate", json=both)
         served.app.state.runtime.backend.engine.check_integrity()
     layers = on["details"]["engram"]["layers"]
@@ -107,7 +108,8 @@ def test_details_show_what_the_memory_did():
         assert layer["rows"] > layer["unique_rows"] > 0
         assert layer["lookup_ms"] > 0
         assert 0 < layer["mean_gate"] < 1
-    assert off.json()["generated_text"] == beside["generated_text"] != on["generated_text"]
+    tokens = [answer["details"]["tokens"] for answer in (off.json(), beside.json(), on)]
+    assert tokens[0] == tokens[1] != tokens[2]
     assert off.json()["details"]["engram"] == {"enabled": False, "gate_scale": 1.0, "layers": []}
     assert refused.status_code == 422
     assert "`engram` and `parameters.engram`" in refused.json()["error"]
