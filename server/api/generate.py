@@ -79,10 +79,17 @@ async def _read(request: Request) -> GenerateRequest:
     return parse_body(GenerateRequest, await request.body())
 
 
+def _parameters(body: GenerateRequest) -> GenerateParameters:
+    try:
+        return body.settled_parameters
+    except ValueError as error:
+        raise validation_error(str(error)) from None
+
+
 async def _answer(request: Request, body: GenerateRequest, *, as_list: bool) -> Response:
     runtime: Runtime = request.app.state.runtime
     context = context_of(request.scope)
-    parameters = body.parameters or GenerateParameters()
+    parameters = _parameters(body)
     job = await prepare(runtime, body.inputs, parameters, context.arrival_s)
     _note_job(context, job)
     with _submit(runtime, job) as generation:
@@ -97,7 +104,7 @@ async def _answer(request: Request, body: GenerateRequest, *, as_list: bool) -> 
 async def _stream(request: Request, body: GenerateRequest) -> Response:
     runtime: Runtime = request.app.state.runtime
     context = context_of(request.scope)
-    parameters = body.parameters or GenerateParameters()
+    parameters = _parameters(body)
     if parameters.decoder_input_details:
         raise validation_error("`parameters.decoder_input_details` must be false for a stream")
     job = await prepare(runtime, body.inputs, parameters, context.arrival_s)

@@ -91,7 +91,7 @@ def paged_attention(
     engram_batch: AttentionStep | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature; returns [1, tokens, heads, value_dim].
+    """Transformers' attention signature; returns [1, tokens, heads, value_dim].
 
     Raises UnsupportedModelError on anything that would be silently wrong.
     """

@@ -20,7 +20,7 @@ from engram_core.version import MemoryVersion
 from server.engine.admission import refuse_full, refuse_impossible
 from server.engine.batch import Batch
 from server.engine.block_pool import BlockPool
-from server.engine.endings import FAILED, Endings
+from server.engine.endings import Endings
 from server.engine.inbox import Inbox
 from server.engine.integrity import check_integrity
 from server.engine.kv_cache import KVCache, LayerShape, count_blocks

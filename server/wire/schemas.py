@@ -102,3 +102,23 @@ class GenerateRequest(Strict):
         default=None,
         description="Chooses the form on /; elsewhere only the route's own form is accepted.",
     )
+    engram: EngramOptions | None = Field(
+        default=None,
+        description="The same as `parameters.engram`; only one of the two may be given.",
+    )
+
+    @property
+    def settled_parameters(self) -> GenerateParameters:
+        """The parameters, with `engram` taken from wherever it was given.
+
+        Raises:
+            ValueError: it was given twice.
+        """
+        parameters = self.parameters or GenerateParameters()
+        if self.engram is None:
+            return parameters
+        if parameters.engram is not None:
+            raise ValueError(
+                "`engram` and `parameters.engram` are both given; accepted: one of them"
+            )
+        return parameters.model_copy(update={"engram": self.engram})

@@ -42,6 +42,10 @@ def test_one_public_class_per_file(path) -> None:
         assert len(main) <= 1, f"more than one public class: {', '.join(main)}"
 
 
+def test_families_exist() -> None:
+    assert set(CLASS_FAMILIES) <= {name(path) for path in code_files(*CODE)}
+
+
 def test_functions_are_small() -> None:
     lengths = [length for path in code_files(*CODE) for _, length in _function_lines(path)]
     share = sum(length >= LONG_FUNCTION_LINES for length in lengths) / len(lengths)

@@ -74,7 +74,7 @@ def metric_value(text: str, name: str, **labels: str) -> float:
     raise AssertionError(f"no sample {name} {labels}")
 
 
-def wait_until(condition, timeout_s: float = 10.0, what: str = "the condition") -> None:
+def wait_until(condition, timeout_s: float = 60.0, what: str = "the condition") -> None:
     end_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end_s, f"{what} did not come true in {timeout_s} s"

@@ -1,6 +1,5 @@
 """The short way through the upper layers gives what the whole model gives."""
 
-
 import pytest
 import torch
 from models import tiny_llama
@@ -63,9 +62,7 @@ def test_equals_the_whole_model_with_something_added_from_the_key_on(captured) -
             return (hidden, *args[1:])
 
         expected = whole(model, example, hook)
-        torch.testing.assert_close(
-            final[done : done + len(part)], expected, rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(final[done : done + len(part)], expected, rtol=1e-4, atol=1e-5)
         done += len(part)
 
 
