@@ -45,12 +45,15 @@ class Postprocess:
             with self._endings.guard(span.sequence):
                 self._judge_prompt(span, logits)
         chosen = self._choose(result)
+        # before new rows are asked for: that lets go of the ones told about here
+        told = [self._token_memory(result, index, gates) for index, _ in chosen]
         for index, choice in chosen:
             result.batch.spans[index].sequence.token_ids.append(choice.token_id)
         self._ask_next([result.batch.spans[index].sequence for index, _ in chosen])
-        for index, choice in chosen:
-            with self._endings.guard(result.batch.spans[index].sequence):
-                self._emit(result, index, choice, gates)
+        for (index, choice), memory in zip(chosen, told, strict=True):
+            sequence = result.batch.spans[index].sequence
+            with self._endings.guard(sequence):
+                self._emit(sequence, choice, memory)
         return lookups, waits
 
     def _judge_prompt(self, span: Span, logits: Tensor) -> None:
@@ -104,13 +107,11 @@ class Postprocess:
         if going_on:
             self._desk.ask_step(going_on)
 
-    def _emit(self, result: StepResult, index: int, choice: Choice, gates: Gates) -> None:
-        sequence = result.batch.spans[index].sequence
+    def _emit(
+        self, sequence: Sequence, choice: Choice, memory: tuple[TokenMemory, ...]
+    ) -> None:
         _note_time(sequence, time.monotonic())
-        event = self._responder.token_event(
-            sequence, choice, self._token_memory(result, index, gates)
-        )
-        sequence.sink(event)
+        sequence.sink(self._responder.token_event(sequence, choice, memory))
         reason = self._responder.ends_by_token(sequence)
         if sequence.text.is_stopped:
             reason = "stop_sequence"
