@@ -78,7 +78,7 @@ class AttentionStep(Protocol):
         ...
 
 
-def paged_attention(
+def paged_attention(  # noqa: PLR0913 - the signature is transformers'
     module: nn.Module,
     query: Tensor,  # [1, heads, tokens, dim]
     key: Tensor,  # [1, kv_heads, tokens, dim]
@@ -91,7 +91,7 @@ def paged_attention(
     engram_batch: AttentionStep | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature; returns [1, tokens, heads, value_dim].
+    """Transformers' attention signature; returns [1, tokens, heads, value_dim].
 
     Raises UnsupportedModelError on anything that would be silently wrong.
     """

@@ -9,7 +9,7 @@ Knows nothing about stop strings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 _CONTEXT = 8  # prompt tokens that decide how the first generated one begins (its leading space)

@@ -11,18 +11,15 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
-from engram_core.stats import LookupStats, WaitStats
 from server.engine.batch import Span
 from server.engine.endings import FAILED, Endings
 from server.engine.memory_desk import MemoryDesk
-from server.engine.memory_usage import Gates, account, token_memory
+from server.engine.memory_usage import Gates, MemoryFigures, account, token_memory
 from server.engine.responder import Responder
 from server.engine.sampler import Choice, Sampler, token_logprobs
 from server.engine.sequence import Sequence
 from server.engine.step_result import StepResult
 from server.engine.types import TokenMemory
-
-Figures = tuple[tuple[LookupStats, ...], tuple[WaitStats, ...]]
 
 
 class Postprocess:
@@ -36,17 +33,17 @@ class Postprocess:
         self._desk = desk
         self._endings = endings
 
-    def apply(self, result: StepResult) -> Figures:
+    def apply(self, result: StepResult) -> MemoryFigures:
         """Choose tokens, send events; returns what the memory's lookups and waits were."""
-        lookups, waits, gates = (), (), {}
+        figures = MemoryFigures()
         if result.memory is not None:
-            lookups, waits, gates = account(result.batch, result.memory)
+            figures = account(result.batch, result.memory)
         for span, logits in result.prompt_logits():
             with self._endings.guard(span.sequence):
                 self._judge_prompt(span, logits)
         chosen = self._choose(result)
         # before new rows are asked for: that lets go of the ones told about here
-        told = [self._token_memory(result, index, gates) for index, _ in chosen]
+        told = [self._token_memory(result, index, figures.gates) for index, _ in chosen]
         for index, choice in chosen:
             result.batch.spans[index].sequence.token_ids.append(choice.token_id)
         self._ask_next([result.batch.spans[index].sequence for index, _ in chosen])
@@ -54,7 +51,7 @@ class Postprocess:
             sequence = result.batch.spans[index].sequence
             with self._endings.guard(sequence):
                 self._emit(sequence, choice, memory)
-        return lookups, waits
+        return figures
 
     def _judge_prompt(self, span: Span, logits: Tensor) -> None:
         """Log-probabilities of the prompt tokens that this span's positions predict."""
@@ -107,9 +104,7 @@ class Postprocess:
         if going_on:
             self._desk.ask_step(going_on)
 
-    def _emit(
-        self, sequence: Sequence, choice: Choice, memory: tuple[TokenMemory, ...]
-    ) -> None:
+    def _emit(self, sequence: Sequence, choice: Choice, memory: tuple[TokenMemory, ...]) -> None:
         _note_time(sequence, time.monotonic())
         sequence.sink(self._responder.token_event(sequence, choice, memory))
         reason = self._responder.ends_by_token(sequence)

@@ -5,7 +5,8 @@ Knows the tokenizer and one sequence at a time; nothing about batches or the mem
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence as Many
+from collections.abc import Collection
+from collections.abc import Sequence as Many
 from typing import Any
 
 from server.engine.detokenizer import Decoder, Detokenizer

@@ -203,9 +203,7 @@ def _refuse_all_logits(model: nn.Module, logits: Tensor, spans: tuple[Span, ...]
         )
 
 
-def _compare(
-    model: nn.Module, name: str, found: Many[Tensor], expected: Many[Tensor]
-) -> float:
+def _compare(model: nn.Module, name: str, found: Many[Tensor], expected: Many[Tensor]) -> float:
     errors = torch.cat([_errors(*pair) for pair in zip(found, expected, strict=True)])
     is_half = found[0].dtype.itemsize < 4
     error = float(errors.median() if is_half else errors.max())
@@ -223,4 +221,6 @@ def _errors(found: Tensor, expected: Tensor) -> Tensor:
     """Relative error of each row, measured against the spread of its logits: [tokens]."""
     centred = expected.double() - expected.double().mean(-1, keepdim=True)
     difference = found.double() - expected.double()
-    return difference.norm(dim=-1) / centred.norm(dim=-1).clamp_min(1e-30)
+    spread = torch.linalg.vector_norm(centred, dim=-1)
+    errors: Tensor = torch.linalg.vector_norm(difference, dim=-1) / spread.clamp_min(1e-30)
+    return errors

@@ -66,7 +66,9 @@ def attend(cache, decodes, prefills, options):
         parts.append(PrefillPart(row, stop - start, start, torch.tensor(run.blocks)))
         row += stop - start
     batch = AttentionBatch(cache, torch.tensor(slots), decode, parts)
-    packed = [torch.cat(each, 1) for each in zip(*(run.part(a, b) for run, a, b in spans))]
+    packed = [
+        torch.cat(each, 1) for each in zip(*(run.part(a, b) for run, a, b in spans), strict=True)
+    ]
     return batch.attend(0, *packed, options)
 
 

@@ -84,4 +84,9 @@ def test_an_endless_run_of_invalid_bytes_is_given_out():
 
 def test_special_tokens_have_no_text():
     decoder = ByteTokenizer()
-    assert pieces(decoder, [], [*decoder.encode("a"), 1, *decoder.encode("b")]) == ["a", "", "b", ""]
+    assert pieces(decoder, [], [*decoder.encode("a"), 1, *decoder.encode("b")]) == [
+        "a",
+        "",
+        "b",
+        "",
+    ]

@@ -240,7 +240,9 @@ def test_many_threads_submit_and_abort():
 
         def work(seed):
             for index in range(5):
-                stream = client.submit(PROMPTS[(seed + index) % 16], 10, request_id=f"{seed}.{index}")
+                stream = client.submit(
+                    PROMPTS[(seed + index) % 16], 10, request_id=f"{seed}.{index}"
+                )
                 if index % 2:
                     client.engine.abort(stream.id)
                 stream.wait()

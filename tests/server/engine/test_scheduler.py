@@ -184,7 +184,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(span.num_tokens == 1 for span in batch.decodes)
         for span in batch.spans:
             capacity = len(span.sequence.block_table) * limits.block_size
-            assert 0 < span.num_tokens
+            assert span.num_tokens > 0
             assert span.stop <= min(capacity, span.sequence.num_tokens)
 
     def leave(self, name):

@@ -1,4 +1,4 @@
-"""Models that would be served silently wrong are refused in one sentence that says where and why."""
+"""Models that would be served silently wrong are refused, in one sentence: where and why."""
 
 import pytest
 import torch
@@ -85,7 +85,7 @@ def test_dynamic_rotary_is_served_up_to_its_original_length():
 
 def test_encoder_decoders_are_refused():
     config = T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4)
-    with pytest.raises(UnsupportedModelError, match="T5.* is an encoder-decoder"):
+    with pytest.raises(UnsupportedModelError, match=r"T5.* is an encoder-decoder"):
         check_model(T5ForConditionalGeneration(config), 64)
 
 

@@ -1,5 +1,7 @@
 """Stop strings: the outcome is the same however the text is cut; only what must wait is held."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ def first_end(text, stops):
 @given(text=TEXT, stops=STOPS, cuts=st.lists(st.integers(0, 20)))
 def test_any_cutting_gives_the_text_before_the_first_match(text, stops, cuts):
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(edges)]
     assert feed(pieces, stops) == first_end(text, stops)
 
 
