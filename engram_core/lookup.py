@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engram_core.errors import EngramError, TierError
+from engram_core.errors import EngramError, StateError, TierError
 from engram_core.staging import LandedRows, RowLanding
 from engram_core.stats import LookupStats, Outcome, Phase
 from engram_core.store.base import Tier
@@ -88,11 +89,12 @@ class Lookup:
             raise self.error
         if self.rows is None:
             if self.landed is None:
-                raise TierError(f"the rows of layer {self.layer} were dropped")
+                raise StateError(f"the rows of layer {self.layer} were released")
             is_under_way = not self.landed.has_landed()
             self.rows = self._landing.take(self.landed)
             if is_under_way:
                 self._ready_s = time.perf_counter()
+            self.landed = replace(self.landed, rows=self.rows, event=None)  # one copy is enough
         return self.rows
 
     def drop(self) -> None:

@@ -198,8 +198,8 @@ class Ticket:
         if closing:
             for lookup in self._lookups.values():
                 lookup.drop()
-            self._memory.release()
             self._on_closed(self)
+            self._memory.release()
 
 
 class _Once:

@@ -31,7 +31,9 @@ def random_model(config, seed: int = 0):
     return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
 
 
-def random_memory(model, *, form="v41", layer_ids=(1, 2), orders=(2, 3), seed=0, wrap=lambda t: t):
+def random_memory(
+    model, *, form="v41", layer_ids=(1, 2), orders=(2, 3), seed=0, class_ids=None, wrap=lambda t: t
+):
     """A memory with random rows and weights that really changes the model's output."""
     assert max(layer_ids) < len(find_decoder_layers(model))
     config = EngramConfig(
@@ -39,8 +41,8 @@ def random_memory(model, *, form="v41", layer_ids=(1, 2), orders=(2, 3), seed=0,
         rows_per_head=(211,) * len(orders), head_dim=8, hidden_size=hidden_size(model),
         norm_eps=1e-6,
     )  # fmt: skip
-    class_ids = np.arange(NUM_IDS) % 100
-    layout = HashLayout.build(config, 100)
+    class_ids = np.arange(NUM_IDS) % 100 if class_ids is None else class_ids
+    layout = HashLayout.build(config, int(class_ids.max()) + 1)
     generator = torch.Generator().manual_seed(seed)
 
     def filled(*shape):

@@ -1,1 +1,1 @@
-"""Training of Engram tables for a frozen backbone."""
+"""Writes facts into the rows of a memory whose backbone stays frozen."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence as Many
 from typing import Any
 
 from engram_core.errors import ConfigError, EngramError
@@ -22,7 +23,7 @@ from server.engine.block_pool import BlockPool
 from server.engine.endings import Endings
 from server.engine.inbox import Inbox
 from server.engine.integrity import check_integrity
-from server.engine.kv_cache import KVCache, count_blocks
+from server.engine.kv_cache import KVCache, LayerShape, count_blocks
 from server.engine.limits import EngineLimits
 from server.engine.memory_desk import MemoryDesk
 from server.engine.memory_usage import MemoryFigures
@@ -294,6 +295,9 @@ class Engine:
             self._endings.fail(sequence, kind, message)
 
 
-def _make_cache(model: Any, shapes: Any, limits: EngineLimits) -> KVCache:
-    num_blocks = count_blocks(shapes, limits.block_size, model.dtype, limits.kv_cache_bytes)
+def _make_cache(model: Any, shapes: Many[LayerShape], limits: EngineLimits) -> KVCache:
+    if limits.kv_cache_bytes is None:
+        num_blocks = limits.max_num_seqs * -(-limits.max_model_len // limits.block_size)
+    else:
+        num_blocks = count_blocks(shapes, limits.block_size, model.dtype, limits.kv_cache_bytes)
     return KVCache(shapes, num_blocks, limits.block_size, model.dtype, model.device)

@@ -21,7 +21,8 @@ class EngineLimits:
         max_model_len: prompt plus generated tokens of one request.
         max_queue_len: requests that may wait.
         max_queued_tokens: prompt tokens that may wait; None means ``max_queue_len`` full prompts.
-        kv_cache_bytes: memory for keys and values.
+        kv_cache_bytes: memory for keys and values; None means what ``max_num_seqs`` sequences of
+            ``max_model_len`` tokens need.
         block_size: tokens of one KV block.
         max_prompt_logprob_rows: prompt positions whose log-probabilities one step computes;
             bounds the logits it holds.
@@ -32,14 +33,15 @@ class EngineLimits:
     max_model_len: int = 2048
     max_queue_len: int = 128
     max_queued_tokens: int | None = None
-    kv_cache_bytes: int = 1 << 30
+    kv_cache_bytes: int | None = None
     block_size: int = 32
     max_prompt_logprob_rows: int = 128
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_model_len", "max_queue_len", "block_size"):
             _check_positive(name, getattr(self, name))
-        _check_positive("kv_cache_bytes", self.kv_cache_bytes)
+        if self.kv_cache_bytes is not None:
+            _check_positive("kv_cache_bytes", self.kv_cache_bytes)
         _check_positive("max_prompt_logprob_rows", self.max_prompt_logprob_rows)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Many
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -106,10 +107,11 @@ class Postprocess:
 
     def _emit(self, sequence: Sequence, choice: Choice, memory: tuple[TokenMemory, ...]) -> None:
         _note_time(sequence, time.monotonic())
-        sequence.sink(self._responder.token_event(sequence, choice, memory))
+        event = self._responder.token_event(sequence, choice, memory)
         reason = self._responder.ends_by_token(sequence)
         if sequence.text.is_stopped:
             reason = "stop_sequence"
+        sequence.sink(event if reason is None else replace(event, last=True))
         if reason is not None:
             self._endings.finish(sequence, reason)
 

@@ -13,10 +13,17 @@ MAX_LONG_SHARE = 0.1
 
 # files whose one subject is a family of small classes
 CLASS_FAMILIES: dict[str, str] = {
+    "engram_core/accelerator.py": "an accelerator and its event",
+    "engram_core/cpu_device.py": "the CPU as a device and its event, which has always happened",
     "engram_core/errors.py": "the exception tree",
+    "engram_core/retrofit/row_parameters.py": "trained rows and a batch of them",
     "engram_core/stats.py": "the core's statistics",
     "server/engine/types.py": "what crosses the engine's border",
+    "server/logs.py": "the two forms of a log line",
+    "server/streaming.py": "frames, and the response that writes them",
+    "server/wire/schemas.py": "request bodies",
 }
+PLAIN_BASES = {"Protocol", "NamedTuple", "Enum", "StrEnum", "IntEnum"}
 VAGUE_NAMES = {"manager", "helper", "helpers", "util", "utils", "common", "misc"}
 
 
@@ -56,7 +63,7 @@ def _is_companion(class_name: str, path) -> bool:
     bases = {ast.unparse(base) for base in node.bases}
     decorated = any("dataclass" in ast.unparse(d) for d in node.decorator_list)
     is_error = any(base.endswith(("Error", "Exception")) for base in bases)
-    return decorated or is_error or "Protocol" in bases or "NamedTuple" in bases
+    return decorated or is_error or bool(bases & PLAIN_BASES)
 
 
 def _function_lines(path) -> list[tuple[str, int]]:

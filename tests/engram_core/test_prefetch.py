@@ -167,7 +167,7 @@ def test_a_lookup_larger_than_the_budget_holds_nobody_up(open_prefetcher):
     memory = small_memory()
     large = prefetcher.submit_prompt(memory, TOKENS)
     small = prefetcher.submit_prompt(memory, TOKENS[:3])
-    wait_for(small)
+    assert small.lookups[0].done.wait(60)
     large.cancel()
     small.cancel()
 

@@ -1,0 +1,1 @@
+"""Commands that measure what the project claims; no part of the installed product."""

@@ -1,0 +1,62 @@
+"""Turns a trained memory into the content of an artefact, in the memory rule it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engram_core.backbone import backbone_fingerprint, find_decoder_layers, hidden_size
+from engram_core.retrofit.row_parameters import RowParameters
+from engram_core.retrofit.trainer import TrainedMemory
+from engram_core.tables import ArtefactContent, SparseRows
+from engram_core.tables.manifest import BackboneRecord
+
+
+def make_content(
+    memory: TrainedMemory,
+    model: Any,
+    *,
+    model_name: str,
+    dtype: str = "int4",
+    training: Mapping[str, Any] | None = None,
+    extras: Mapping[str, bytes] | None = None,
+) -> ArtefactContent:
+    """The content of an artefact with sparse tables.
+
+    Args:
+        memory: what the trainer returned.
+        model: the backbone it was trained on; names the artefact's backbone.
+        model_name: what people call the backbone.
+        dtype: of the stored rows, ``"int4"`` or ``"bfloat16"``.
+        training: record of how the memory was made; the recipe is added to it.
+        extras: further files by name.
+    """
+    layout = memory.hasher.layout
+    return ArtefactContent(
+        layout=layout,
+        compressor=memory.compressor,
+        backbone=describe_backbone(model, model_name),
+        tables={
+            layer: sparse_rows(rows, layout.rows[layer]) for layer, rows in memory.rows.items()
+        },
+        modules={layer: module.state_dict() for layer, module in memory.modules.items()},
+        dtype=dtype,
+        training={**(training or {}), "recipe": memory.recipe.to_dict()},
+        extras=extras or {},
+    )
+
+
+def describe_backbone(model: Any, name: str) -> BackboneRecord:
+    """What an artefact records of the model it belongs to."""
+    return BackboneRecord(
+        name=name,
+        fingerprint=backbone_fingerprint(model),
+        hidden_size=hidden_size(model),
+        num_layers=len(find_decoder_layers(model)),
+    )
+
+
+def sparse_rows(rows: RowParameters, num_rows: int) -> SparseRows:
+    """The rows that training wrote; those it left at zero need no place in a file."""
+    written = (rows.values != 0).any(dim=1)
+    return SparseRows(rows.row_ids[written.numpy()], rows.values[written], num_rows)

@@ -1,0 +1,170 @@
+"""Manifest: what a native artefact says about itself, in ``manifest.json``.
+
+Reading checks form and internal agreement; whether the files, the tokenizer and the backbone
+agree with it is checked by `native`. Knows no tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from engram_core.config import EngramConfig
+from engram_core.errors import ArtefactError, ConfigError, MismatchError
+from engram_core.layout import HashLayout
+from engram_core.tables.encoding import DTYPES
+
+MANIFEST_NAME = "manifest.json"
+FORMAT = "engram-native"
+FORMAT_VERSION = 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerRecord:
+    """The class map that the rows were trained with."""
+
+    fingerprint: str
+    num_ids: int
+    compressed_size: int
+    pad_class: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneRecord:
+    """The model that the memory was trained for."""
+
+    name: str
+    fingerprint: str
+    hidden_size: int
+    num_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file of the artefact."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything an artefact declares.
+
+    Attributes:
+        layout: the hash constants, with the configuration in `layout.config`.
+        storage: ``"dense"`` or ``"sparse"``. dtype: of the stored rows.
+        files: size and checksum of every other file, by name.
+        training: free record of how the memory was made.
+    """
+
+    layout: HashLayout
+    tokenizer: TokenizerRecord
+    backbone: BackboneRecord
+    storage: str
+    dtype: str
+    files: Mapping[str, FileRecord]
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        data = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "config": self.layout.config.to_dict(),
+            "layout": _layout_record(self.layout),
+            "tokenizer": asdict(self.tokenizer),
+            "backbone": asdict(self.backbone),
+            "tables": {"storage": self.storage, "dtype": self.dtype},
+            "files": {name: asdict(record) for name, record in self.files.items()},
+            "training": dict(self.training),
+        }
+        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read and check ``manifest.json``.
+
+        Raises:
+            ArtefactError: it is missing, or not what this format says.
+            MismatchError: another format or version, or constants that contradict each other.
+        """
+        data = _read_json(folder / MANIFEST_NAME)
+        _expect("format", FORMAT, data.get("format"))
+        _expect("format_version", FORMAT_VERSION, data.get("format_version"))
+        try:
+            return cls._parse(data)
+        except (KeyError, TypeError, AttributeError, ValueError, ConfigError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ArtefactError(f"{MANIFEST_NAME} is not valid: {reason}") from None
+
+    @classmethod
+    def _parse(cls, data: Mapping[str, Any]) -> Self:
+        layout = _read_layout(EngramConfig.from_dict(data["config"]), data["layout"])
+        tables = data["tables"]
+        if tables["dtype"] not in DTYPES.get(tables["storage"], ()):
+            raise ConfigError(f"tables is {tables}; accepted: {DTYPES}")
+        tokenizer = _record(TokenizerRecord, data["tokenizer"])
+        _expect("compressed_size", layout.compressed_size, tokenizer.compressed_size)
+        return cls(
+            layout=layout,
+            tokenizer=tokenizer,
+            backbone=_record(BackboneRecord, data["backbone"]),
+            storage=tables["storage"],
+            dtype=tables["dtype"],
+            files={name: _record(FileRecord, each) for name, each in data["files"].items()},
+            training=data["training"],
+        )
+
+
+def _layout_record(layout: HashLayout) -> dict[str, Any]:
+    return {
+        **layout.to_dict(),
+        "offsets": {str(layer): list(values) for layer, values in layout.offsets.items()},
+        "rows": {str(layer): rows for layer, rows in layout.rows.items()},
+    }
+
+
+def _read_layout(config: EngramConfig, stored: Mapping[str, Any]) -> HashLayout:
+    """The stored constants, compared with what the configuration and its seed give."""
+    built = _layout_record(HashLayout.build(config, int(stored["compressed_size"])))
+    for name in ("multipliers", "primes", "offsets", "rows"):
+        for layer in built[name]:
+            what = f"{name} of layer {layer} for seed {config.seed}"
+            _expect(what, built[name][layer], stored[name].get(layer))
+    return HashLayout.from_dict(config, stored)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtefactError(f"{path.name} is missing; accepted: an artefact's folder") from None
+    except (OSError, ValueError) as error:
+        raise ArtefactError(f"{path.name} cannot be read as JSON: {_without_path(error)}") from None
+    if not isinstance(data, dict):
+        raise ArtefactError(f"{path.name} is not valid: its top is no object")
+    return data
+
+
+def _record(cls: type[T], data: Mapping[str, Any]) -> T:
+    """A record whose keys and types are exactly the class's."""
+    for spec in fields(cls):  # type: ignore[arg-type]
+        wanted = int if spec.type in (int, "int") else str
+        if type(data[spec.name]) is not wanted:
+            raise TypeError(f"{spec.name} is {data[spec.name]!r}; accepted: {wanted.__name__}")
+    return cls(**data)
+
+
+def _expect(what: str, expected: Any, found: Any) -> None:
+    if found != expected:
+        raise MismatchError(what, expected=expected, found=found, where=MANIFEST_NAME)
+
+
+def _without_path(error: Exception) -> str:
+    return error.strerror or "unreadable" if isinstance(error, OSError) else str(error)

@@ -1,0 +1,168 @@
+"""Artefact: this project's own folder of tables and module weights, opened with every check.
+
+A file is read once: the bytes whose checksum was verified are the bytes that are used, so a file
+that is later truncated or overwritten in place cannot reach a running server. Only safetensors
+and JSON are read; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from engram_core.compression import TokenCompressor
+from engram_core.config import EngramConfig
+from engram_core.errors import ArtefactError, MismatchError
+from engram_core.layout import HashLayout
+from engram_core.tables.encoding import decode
+from engram_core.tables.manifest import MANIFEST_NAME, FileRecord, Manifest
+from engram_core.tables.rows import TableRows
+
+MODULE_NAME = "module.safetensors"
+
+
+def table_name(layer: int) -> str:
+    """The file of a layer's table."""
+    return f"table-layer{layer}.safetensors"
+
+
+def module_prefix(layer: int) -> str:
+    """What stands before a layer's tensor names in the module file."""
+    return f"layers.{layer}."
+
+
+class Artefact:
+    """An opened artefact; every file was verified against the manifest.
+
+    Attributes:
+        name: the folder's name. manifest: what it declares.
+        content: sha256 (hex) over the files' checksums, for a memory version's id.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        self.manifest = Manifest.read(folder)
+        self._check_file_list()
+        blobs = {name: _verified(folder / name, r) for name, r in self.manifest.files.items()}
+        self._tables = {layer: self._read_table(layer, blobs) for layer in self.config.layer_ids}
+        self._modules = self._read_modules(blobs[MODULE_NAME])
+        self.content = _content(self.manifest.files)
+
+    @property
+    def config(self) -> EngramConfig:
+        """The memory's configuration."""
+        return self.manifest.layout.config
+
+    @property
+    def layout(self) -> HashLayout:
+        """The memory's hash constants."""
+        return self.manifest.layout
+
+    def rows(self, layer: int) -> TableRows:
+        """The table of an Engram layer."""
+        return self._tables[layer]
+
+    def module_state(self, layer: int) -> Mapping[str, torch.Tensor]:
+        """The weights of a layer's module, by the names of `EngramModule.state_dict`."""
+        return self._modules[layer]
+
+    def check_tokenizer(self, compressor: TokenCompressor) -> None:
+        """Refuse a tokenizer whose class map is not the one the rows were trained with.
+
+        Raises:
+            MismatchError: names the fact and both values.
+        """
+        record = self.manifest.tokenizer
+        self._expect("number of token ids", record.num_ids, compressor.num_ids)
+        self._expect("number of token classes", record.compressed_size, compressor.size)
+        self._expect("tokenizer fingerprint", record.fingerprint, compressor.fingerprint)
+        pad_class = int(compressor.class_ids[self.config.pad_id])
+        self._expect("class of the pad token", record.pad_class, pad_class)
+
+    def check_backbone(self, fingerprint: str, hidden_size: int, num_layers: int) -> None:
+        """Refuse another backbone than the one the memory was trained for.
+
+        Raises:
+            MismatchError: names the fact and both values.
+        """
+        record = self.manifest.backbone
+        self._expect("hidden size of the backbone", record.hidden_size, hidden_size)
+        self._expect("number of decoder layers", record.num_layers, num_layers)
+        self._expect("backbone fingerprint", record.fingerprint, fingerprint)
+
+    def _expect(self, what: str, expected: object, found: object) -> None:
+        if expected != found:
+            raise MismatchError(what, expected=expected, found=found, where=self.name)
+
+    def _check_file_list(self) -> None:
+        needed = {MODULE_NAME, *map(table_name, self.config.layer_ids)}
+        missing = sorted(needed - set(self.manifest.files))
+        if missing:
+            raise ArtefactError(f"{MANIFEST_NAME} does not list {', '.join(missing)}")
+        for name in self.manifest.files:
+            if Path(name).name != name:
+                raise ArtefactError(f"{MANIFEST_NAME} lists {name!r}; accepted: a plain file name")
+
+    def _read_table(self, layer: int, blobs: Mapping[str, bytes]) -> TableRows:
+        name = table_name(layer)
+        return decode(
+            _tensors(name, blobs[name]),
+            storage=self.manifest.storage,
+            dtype=self.manifest.dtype,
+            shape=(self.layout.rows[layer], self.config.head_dim),
+            where=name,
+        )
+
+    def _read_modules(self, blob: bytes) -> dict[int, dict[str, torch.Tensor]]:
+        states: dict[int, dict[str, torch.Tensor]] = {layer: {} for layer in self.config.layer_ids}
+        known = {module_prefix(layer): state for layer, state in states.items()}
+        for name, tensor in _tensors(MODULE_NAME, blob).items():
+            prefix = name[: name.rfind(".") + 1]
+            if prefix not in known:
+                raise ArtefactError(f"{MODULE_NAME}: unknown tensor {name!r}")
+            known[prefix][name.removeprefix(prefix)] = tensor
+        return states
+
+
+def open_table(path: Path) -> Artefact:
+    """Open a native artefact's folder.
+
+    Raises:
+        ArtefactError: a file is missing or not what the manifest says.
+        MismatchError: the same, where two values can be compared; it names the file and both.
+    """
+    if not path.is_dir():
+        raise ArtefactError(f"{path.name} is no folder; accepted: an artefact's folder")
+    return Artefact(path)
+
+
+def _verified(path: Path, record: FileRecord) -> bytes:
+    try:
+        blob = path.read_bytes()
+    except OSError:
+        raise ArtefactError(
+            f"{path.name} is listed in {MANIFEST_NAME} but cannot be read"
+        ) from None
+    if len(blob) != record.bytes:
+        raise MismatchError("bytes", expected=record.bytes, found=len(blob), where=path.name)
+    found = hashlib.sha256(blob).hexdigest()
+    if found != record.sha256:
+        raise MismatchError("sha256", expected=record.sha256, found=found, where=path.name)
+    return blob
+
+
+def _tensors(name: str, blob: bytes) -> dict[str, torch.Tensor]:
+    try:
+        return load(blob)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ArtefactError(f"{name} is no safetensors file: {error}") from None
+
+
+def _content(files: Mapping[str, FileRecord]) -> str:
+    sums = "".join(f"{name} {record.sha256}\n" for name, record in sorted(files.items()))
+    return hashlib.sha256(sums.encode()).hexdigest()

@@ -1,0 +1,89 @@
+"""Chooses the Engram artefact to serve: by name, by path, or the one made for the backbone.
+
+Knows folders and manifests; opens no tables and loads no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+from engram_core.errors import ArtefactError
+from engram_core.tables.manifest import MANIFEST_NAME, Manifest
+from server.load_errors import LoadError
+
+AUTO = "auto"
+NONE = "none"
+
+
+def choose_artefact(choice: str, engram_dir: Path | None, fingerprint: str) -> Path | None:
+    """The artefact's folder, None for ``"none"``.
+
+    Args:
+        choice: ``"auto"``, ``"none"``, a folder, or a name inside `engram_dir` or the package.
+        engram_dir: the operator's folder of artefacts.
+        fingerprint: of the backbone, for ``"auto"``.
+
+    Raises:
+        LoadError: there is no such artefact; for ``"auto"``, none was made for the backbone.
+    """
+    if choice == NONE:
+        return None
+    shelves = _shelves(engram_dir)
+    if choice == AUTO:
+        return _matching(shelves, fingerprint)
+    return _named(choice, shelves)
+
+
+def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
+    """The folders that `choose_artefact` would choose from.
+
+    Raises:
+        LoadError: the named artefact does not exist.
+    """
+    if choice == NONE:
+        return []
+    shelves = _shelves(engram_dir)
+    return list(_artefacts(shelves)) if choice == AUTO else [_named(choice, shelves)]
+
+
+def _shelves(engram_dir: Path | None) -> list[Path]:
+    return [packaged_folder(), *([engram_dir] if engram_dir else [])]
+
+
+def _named(choice: str, shelves: Sequence[Path]) -> Path:
+    named = [Path(choice), *(shelf / choice for shelf in shelves)]
+    found = next((folder for folder in named if (folder / MANIFEST_NAME).is_file()), None)
+    if found is None:
+        raise LoadError(
+            f"the Engram artefact {Path(choice).name!r} does not exist; accepted for --engram: "
+            "an artefact's folder, its name inside --engram-dir, auto or none"
+        )
+    return found
+
+
+def packaged_folder() -> Path:
+    """Where the artefacts lie that are installed with the server."""
+    return Path(str(resources.files("server.data")))
+
+
+def _matching(shelves: Sequence[Path], fingerprint: str) -> Path:
+    unreadable: list[str] = []
+    for folder in _artefacts(shelves):
+        try:
+            if Manifest.read(folder).backbone.fingerprint == fingerprint:
+                return folder
+        except ArtefactError:
+            unreadable.append(folder.name)  # another one may still match; named below if none does
+    seen = f" (cannot be read: {', '.join(unreadable)})" if unreadable else ""
+    raise LoadError(
+        f"no Engram artefact was made for this model{seen}; name one with --engram PATH, or "
+        "serve without a memory: --engram none"
+    )
+
+
+def _artefacts(shelves: Sequence[Path]) -> Iterator[Path]:
+    for shelf in shelves:
+        if shelf.is_dir():
+            yield from sorted(p for p in shelf.iterdir() if (p / MANIFEST_NAME).is_file())

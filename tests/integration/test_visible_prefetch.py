@@ -1,0 +1,115 @@
+"""What /metrics says about the prefetch is what really happened, over real HTTP."""
+
+import time
+
+import pytest
+from fakes.http import metric_value, serve
+from fakes.tiers import DelayedTier
+from prometheus_client.parser import text_string_to_metric_families
+from real_backend import TinyLoader
+
+DELAY_S = 0.005
+PROMPT = "The rows of a prompt are on their way before its first layer runs. " * 4
+REQUESTS = 12
+
+
+def delayed(tier):
+    return DelayedTier(tier, DELAY_S)
+
+
+def total(text, name, **labels):
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def prefill(served, count=REQUESTS):
+    """Prompts one after another, one token each; returns the wall-clock seconds."""
+    started_s = time.perf_counter()
+    for index in range(count):
+        answer = served.generate(f"{index} {PROMPT}", max_new_tokens=1)
+        assert answer.status_code == 200, answer.text
+    return time.perf_counter() - started_s
+
+
+def hidden_fraction(text, phase="prefill"):
+    """README's expression, restricted to one phase."""
+    wait_s = total(text, "engram_prefetch_wait_seconds_sum", phase=phase)
+    return 1 - wait_s / total(text, "engram_lookup_duration_seconds_sum", phase=phase)
+
+
+def test_prefetch_hides_the_lookups_of_a_prompt():
+    with serve(TinyLoader(delayed), prefetch="on") as served:
+        prefill(served)
+        text = served.client.get("/metrics").text
+    assert hidden_fraction(text) >= 0.5
+    assert total(text, "engram_lookup_duration_seconds_count", phase="prefill") == 2 * REQUESTS
+    for layer in ("8", "10"):
+        waits = metric_value(
+            text, "engram_prefetch_wait_seconds_count", layer=layer, phase="prefill"
+        )
+        assert waits == REQUESTS
+
+
+def test_without_prefetch_nothing_is_hidden():
+    with serve(TinyLoader(delayed), prefetch="off") as served:
+        prefill(served)
+        text = served.client.get("/metrics").text
+    assert hidden_fraction(text) == pytest.approx(0, abs=0.02)
+    assert total(text, "engram_prefetch_outcomes_total", outcome="inline") == 2 * REQUESTS
+
+
+def test_the_exposed_wait_is_the_wall_clock_difference():
+    """Off against off without the delay: the extra time is the extra reported wait, within 10 %."""
+    delay_s = 0.05  # long against the noise of a shared machine
+    slow = TinyLoader(lambda tier: DelayedTier(tier, delay_s))
+    fast = TinyLoader()
+    with serve(slow, prefetch="off") as delayed_one, serve(fast, prefetch="off") as plain_one:
+        for served in (delayed_one, plain_one):
+            prefill(served, 1)  # warm up
+        before = [_wait_s(served) for served in (delayed_one, plain_one)]
+        pairs = [(prefill(delayed_one, 1), prefill(plain_one, 1)) for _ in range(REQUESTS)]
+        reported = [
+            _wait_s(served) - b for served, b in zip((delayed_one, plain_one), before, strict=True)
+        ]
+    wall_s = sum(slow_s - fast_s for slow_s, fast_s in pairs)
+    assert reported[0] - reported[1] == pytest.approx(wall_s, rel=0.1)
+
+
+def _wait_s(served):
+    return total(served.client.get("/metrics").text, "engram_prefetch_wait_seconds_sum")
+
+
+def test_prefetch_changes_no_answer():
+    answers = []
+    for mode in ("on", "off"):
+        with serve(TinyLoader(delayed), prefetch=mode) as served:
+            answer = served.generate(PROMPT, max_new_tokens=12, details=True).json()
+        answers.append([(t["id"], t["logprob"]) for t in answer["details"]["tokens"]])
+    assert answers[0] == answers[1]
+
+
+def test_details_show_what_the_memory_did():
+    with serve(TinyLoader()) as served:
+        on = served.generate(PROMPT, max_new_tokens=4, details=True).json()
+        off = served.generate(PROMPT, max_new_tokens=4, details=True, engram={"enabled": False})
+        plain = {"max_new_tokens": 4, "details": True}
+        body = {"inputs": PROMPT, "parameters": plain, "engram": {"enabled": False}}
+        beside = served.client.post("/generate", json=body)
+        both = {**body, "parameters": {**plain, "engram": {"enabled": True}}}
+        refused = served.client.post("/generate", json=both)
+        served.app.state.runtime.backend.engine.check_integrity()
+    layers = on["details"]["engram"]["layers"]
+    assert [layer["layer"] for layer in layers] == [8, 10]
+    for layer in layers:
+        assert layer["rows"] > layer["unique_rows"] > 0
+        assert layer["lookup_ms"] > 0
+        assert 0 < layer["mean_gate"] < 1
+    tokens = [answer["details"]["tokens"] for answer in (off.json(), beside.json(), on)]
+    assert tokens[0] == tokens[1] != tokens[2]
+    assert off.json()["details"]["engram"] == {"enabled": False, "gate_scale": 1.0, "layers": []}
+    assert refused.status_code == 422
+    assert "`engram` and `parameters.engram`" in refused.json()["error"]
