@@ -1,5 +1,6 @@
 """The short way through the upper layers gives what the whole model gives."""
 
+from itertools import chain
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ FIRST = 2
 @pytest.fixture(scope="module")
 def captured():
     model = tiny_backbone()
-    examples = sum(make_examples(tiny_tokenizer(), FACTS, 2, seed=0), [])
+    examples = list(chain(*make_examples(tiny_tokenizer(), FACTS, 2, seed=0)))
     upper = UpperLayers(model, FIRST)
     with retrofit_attention(model):
         cache = upper.capture(examples, lambda _: None)
@@ -63,9 +64,7 @@ def test_equals_the_whole_model_with_something_added_from_the_key_on(captured) -
             return (hidden, *args[1:])
 
         expected = whole(model, example, hook)
-        torch.testing.assert_close(
-            final[done : done + len(part)], expected, rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(final[done : done + len(part)], expected, rtol=1e-4, atol=1e-5)
         done += len(part)
 
 

@@ -9,9 +9,7 @@ from engram_core.errors import ConfigError
 from engram_core.tables.int4 import dequantise, quantise
 
 
-@given(
-    st.integers(1, 20), st.integers(1, 8), st.floats(1e-9, 1e4), st.integers(0, 2**31)
-)
+@given(st.integers(1, 20), st.integers(1, 8), st.floats(1e-9, 1e4), st.integers(0, 2**31))
 def test_error_is_at_most_half_a_step(count, pairs, size, seed) -> None:
     rows = torch.randn(count, 2 * pairs, generator=torch.Generator().manual_seed(seed)) * size
     codes, scales = quantise(rows)
