@@ -1,1 +1,1 @@
-"""Repeatable measurements and the commands that made the shipped data."""
+"""Commands that measure what the project claims; no part of the installed product."""

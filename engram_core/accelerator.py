@@ -19,7 +19,7 @@ from engram_core.cpu_device import check_copy
 from engram_core.errors import DeviceError
 
 
-class AcceleratorEvent:
+class _AcceleratorEvent:
     """A recorded event of an accelerator's stream."""
 
     def __init__(self, event: Any) -> None:
@@ -56,11 +56,11 @@ class AcceleratorDevice:
         """A new side stream of this device."""
         return self._backend.Stream(device=self.torch_device)
 
-    def event(self, stream: Any) -> AcceleratorEvent:
+    def event(self, stream: Any) -> _AcceleratorEvent:
         """Record an event behind everything queued on `stream`."""
         event = self._backend.Event()
         event.record(stream)
-        return AcceleratorEvent(event)
+        return _AcceleratorEvent(event)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, stream: Any) -> torch.Tensor:
         """A device tensor from `stream`'s own memory pool.
@@ -90,7 +90,7 @@ class AcceleratorDevice:
             raise DeviceError(f"{self.name} refused to page-lock {nbytes} bytes (error {code})")
         return lambda: runtime.cudaHostUnregister(address)
 
-    def copy_async(self, src: torch.Tensor, dst: torch.Tensor, stream: Any) -> AcceleratorEvent:
+    def copy_async(self, src: torch.Tensor, dst: torch.Tensor, stream: Any) -> _AcceleratorEvent:
         """Queue the copy on `stream` and record an event behind it."""
         check_copy(src, dst)
         with self._backend.stream(stream):

@@ -225,6 +225,33 @@ class EngramConfig:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryConfig:
+    """How rows reach compute: what ``--engram-config`` may say.
+
+    Attributes:
+        inline_max_rows: a decode step with at most so many rows per layer is looked up in the
+            layer: handing it to the worker would cost more (0 hands everything over).
+        staging_bytes: what rows fetched ahead for waiting prompts may occupy together.
+    """
+
+    inline_max_rows: int = 4096
+    staging_bytes: int = 256 * 2**20
+
+    def __post_init__(self) -> None:
+        for name in ("inline_max_rows", "staging_bytes"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            _check(is_number and 0 <= value < 2**63, name, value, "a whole number >= 0")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read a JSON object. Raises ConfigError on unknown keys and wrong values."""
+        names = {field.name for field in fields(cls)}
+        _refuse_unknown(set(data) - names, names)
+        return cls(**data)
+
+
 def _check(ok: bool, name: str, value: object, accepted: str) -> None:
     if not ok:
         raise ConfigError(f"{name} is {value!r}; accepted: {accepted}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch
 from engram_core.errors import DeviceError
 
 
-class DoneEvent:
+class _DoneEvent:
     """An event that has always happened."""
 
     def query(self) -> bool:
@@ -33,9 +35,9 @@ class CpuDevice:
     def stream(self) -> None:
         """The host has no side streams."""
 
-    def event(self, stream: Any) -> DoneEvent:
+    def event(self, stream: Any) -> _DoneEvent:
         """An event that is done."""
-        return DoneEvent()
+        return _DoneEvent()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, stream: Any) -> torch.Tensor:
         """An uninitialised host tensor."""
@@ -45,11 +47,11 @@ class CpuDevice:
         """An ordinary host tensor: nothing needs pinned memory here."""
         return torch.empty(tuple(shape), dtype=dtype)
 
-    def copy_async(self, src: torch.Tensor, dst: torch.Tensor, stream: Any) -> DoneEvent:
+    def copy_async(self, src: torch.Tensor, dst: torch.Tensor, stream: Any) -> _DoneEvent:
         """Copy now."""
         check_copy(src, dst)
         dst.copy_(src)
-        return DoneEvent()
+        return _DoneEvent()
 
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Nothing to do without streams."""
@@ -60,7 +62,18 @@ class CpuDevice:
     def memory(self) -> tuple[int, int]:
         """Available and total bytes of host memory."""
         page, total = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
-        return page * os.sysconf("SC_AVPHYS_PAGES"), page * total
+        free = _available_bytes()
+        return page * os.sysconf("SC_AVPHYS_PAGES") if free is None else free, page * total
+
+
+def _available_bytes() -> int | None:
+    """Linux counts what its caches would give back, which "free pages" leaves out."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    match = re.search(r"^MemAvailable: +(\d+) kB$", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def check_copy(src: torch.Tensor, dst: torch.Tensor) -> None:

@@ -13,10 +13,12 @@ Outcome = Literal["hidden", "partial", "late", "cancelled", "inline"]
 class LookupStats:
     """One finished lookup: the rows of one ticket for one layer.
 
-    ``duration_s`` runs from submit to ready (queueing included); an inline lookup's whole
-    duration is also its exposed wait. ``outcome`` is decided when the layer first takes the rows:
-    hidden (ready before it was asked for), partial (started, waited for the rest), late (not yet
-    started: looked up by the waiting thread), inline (never handed to a worker), cancelled.
+    ``duration_s`` runs from submit to ready (queueing included) when a worker did the lookup. The
+    whole duration of an inline or late one, its own work alone, is also its exposed wait: nothing
+    of it was hidden. A cancelled one counts the rows it had hashed, possibly none. ``outcome`` is
+    decided when the layer first takes the rows: hidden (ready before it was asked for), partial
+    (started, waited for the rest), late (not yet started: looked up by the waiting thread), inline
+    (never handed to a worker), cancelled.
     """
 
     layer: int

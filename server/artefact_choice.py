@@ -30,9 +30,29 @@ def choose_artefact(choice: str, engram_dir: Path | None, fingerprint: str) -> P
     """
     if choice == NONE:
         return None
-    shelves = [packaged_folder(), *([engram_dir] if engram_dir else [])]
+    shelves = _shelves(engram_dir)
     if choice == AUTO:
         return _matching(shelves, fingerprint)
+    return _named(choice, shelves)
+
+
+def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
+    """The folders that `choose_artefact` would choose from.
+
+    Raises:
+        LoadError: the named artefact does not exist.
+    """
+    if choice == NONE:
+        return []
+    shelves = _shelves(engram_dir)
+    return list(_artefacts(shelves)) if choice == AUTO else [_named(choice, shelves)]
+
+
+def _shelves(engram_dir: Path | None) -> list[Path]:
+    return [packaged_folder(), *([engram_dir] if engram_dir else [])]
+
+
+def _named(choice: str, shelves: Sequence[Path]) -> Path:
     named = [Path(choice), *(shelf / choice for shelf in shelves)]
     found = next((folder for folder in named if (folder / MANIFEST_NAME).is_file()), None)
     if found is None:

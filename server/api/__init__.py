@@ -1,1 +1,1 @@
-"""Routes."""
+"""Routes, one module per family."""

@@ -78,13 +78,18 @@ class TokenMemory:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One generated token. `text_delta` is what may be shown now (stop strings held back)."""
+    """One generated token. `text_delta` is what may be shown now (stop strings held back).
+
+    `last` says that the FinishEvent follows at once: a stream's last frame carries both, so it
+    is only written when the two are there, and no other frame has to wait for its successor.
+    """
 
     index: int  # 1-based, as TGI counts
     token: TokenLogprob
     text_delta: str
     top_tokens: tuple[TokenLogprob, ...] = ()
     memory: tuple[TokenMemory, ...] = ()
+    last: bool = False
 
 
 @dataclass(slots=True)

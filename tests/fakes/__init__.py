@@ -1,0 +1,1 @@
+"""Stand-ins with the real interfaces, for tests that need no model."""

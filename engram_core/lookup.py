@@ -1,0 +1,122 @@
+"""Lookup: one layer's rows for one ticket, from row ids to landed rows.
+
+A plain record plus the work itself. Who may run it, and when, is the ticket's business.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engram_core.errors import EngramError, StateError, TierError
+from engram_core.staging import LandedRows, RowLanding
+from engram_core.stats import LookupStats, Outcome, Phase
+from engram_core.store.base import Tier
+from engram_core.store.kernels import count_unique
+
+State = Literal["pending", "running", "ready", "cancelled", "failed"]
+ROW_ID_BYTES = 8
+
+# Computes the row ids int64 [tokens, columns] of a layer.
+HashLayer = Callable[[int], npt.NDArray[np.int64]]
+
+
+class Lookup:
+    """One layer's rows of one ticket.
+
+    States: pending -> running -> ready | failed, or pending -> cancelled. Only the ticket moves a
+    lookup out of pending, under its lock, so exactly one thread runs it.
+
+    Attributes:
+        layer: the decoder layer.
+        state: see above.
+        done: set when the state is final.
+        row_ids: int64 ``[tokens, columns]`` once hashed.
+        error: why it failed.
+    """
+
+    def __init__(self, layer: int, tier: Tier, landing: RowLanding, submitted_s: float) -> None:
+        self.layer, self.tier = layer, tier
+        self.state: State = "pending"
+        self.done = threading.Event()
+        self.row_ids: npt.NDArray[np.int64] | None = None
+        self.error: EngramError | None = None
+        self.landed: LandedRows | None = None
+        self.rows: torch.Tensor | None = None  # what compute took, [tokens * columns, row_dim]
+        self._landing = landing
+        self._submitted_s = self._started_s = self._ready_s = submitted_s
+        self._hash_s = 0.0
+        self._unique_rows = 0
+
+    def run(self, hash_layer: HashLayer) -> None:
+        """Hash and gather; ends in ready or failed and never raises an `Exception`."""
+        self.error = TierError(f"the lookup for layer {self.layer} was interrupted")
+        try:
+            self._run(hash_layer)
+            self.error = None
+        except EngramError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001 (whatever a tier raises belongs to this ticket)
+            self.error = TierError(f"tier {self.tier.name!r} failed for layer {self.layer}")
+            self.error.__cause__ = error
+        finally:
+            self._ready_s = time.perf_counter()
+            self.state = "ready" if self.error is None else "failed"
+            self.done.set()
+
+    def _run(self, hash_layer: HashLayer) -> None:
+        self._started_s = time.perf_counter()
+        self.row_ids = hash_layer(self.layer)
+        self._hash_s = time.perf_counter() - self._started_s
+        flat = self.row_ids.reshape(-1)
+        self.landed = self._landing.gather(self.tier, flat)
+        self._unique_rows = count_unique(flat)
+
+    def has_landed(self) -> bool:
+        """Whether the rows can be taken without waiting."""
+        return self.state == "ready" and self.landed is not None and self.landed.has_landed()
+
+    def take(self) -> torch.Tensor:
+        """The rows ``[tokens * columns, row_dim]``, waiting for the copy; raises what failed."""
+        if self.error is not None:
+            raise self.error
+        if self.rows is None:
+            if self.landed is None:
+                raise StateError(f"the rows of layer {self.layer} were released")
+            is_under_way = not self.landed.has_landed()
+            self.rows = self._landing.take(self.landed)
+            if is_under_way:
+                self._ready_s = time.perf_counter()
+            self.landed = replace(self.landed, rows=self.rows, event=None)  # one copy is enough
+        return self.rows
+
+    def drop(self) -> None:
+        """Forget the rows; the row ids stay for reports."""
+        self.landed = self.rows = None
+
+    def stats(self, phase: Phase, outcome: Outcome, orders: tuple[int, ...]) -> LookupStats:
+        """What this lookup did, as far as it came."""
+        rows = 0 if self.row_ids is None else self.row_ids.size
+        report = self.landed.report if self.landed is not None else None
+        # nothing of a lookup that compute ran itself was hidden: its time in the queue is no part
+        begin_s = self._started_s if outcome in ("late", "inline") else self._submitted_s
+        return LookupStats(
+            layer=self.layer,
+            phase=phase,
+            outcome=outcome,
+            duration_s=max(0.0, self._ready_s - begin_s),
+            hash_s=self._hash_s,
+            rows=rows,
+            unique_rows=self._unique_rows,
+            rows_by_order={order: rows // len(orders) for order in orders},
+            rows_by_tier=dict(report.rows_by_tier) if report else {},
+            duration_by_tier_s=dict(report.duration_by_tier_s) if report else {},
+            transferred_bytes=report.transferred_bytes if report else 0,
+        )

@@ -1,0 +1,100 @@
+"""StagingPool and RowLanding: how gathered rows reach the device.
+
+On the host a gather writes straight into the rows that compute reads. On an accelerator it writes
+into reused pinned memory, and one copy on a side stream brings the rows over.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import torch
+
+from engram_core.device import Device, Event
+from engram_core.errors import ConfigError
+from engram_core.store.base import OUTPUT_DTYPES, RowIds, Tier, TierReport
+
+
+@dataclass(frozen=True, slots=True)
+class LandedRows:
+    """Rows on their way to, or on, the device.
+
+    Attributes:
+        rows: device tensor ``[n, row_dim]``, valid once `event` is done.
+        event: the copy's end; None when no copy was needed.
+        report: what the tier did.
+    """
+
+    rows: torch.Tensor
+    event: Event | None
+    report: TierReport
+
+    def has_landed(self) -> bool:
+        """Whether the rows can be read."""
+        return self.event is None or self.event.query()
+
+
+class RowLanding:
+    """Gathers rows of any tier onto one device.
+
+    Args:
+        device: where compute reads the rows.
+        dtype: what compute reads: bfloat16 or float32 (the same values, upcast).
+    """
+
+    def __init__(self, device: Device, dtype: torch.dtype) -> None:
+        if dtype not in OUTPUT_DTYPES:
+            raise ConfigError(f"dtype is {dtype}; accepted: torch.bfloat16 or torch.float32")
+        self.dtype = dtype
+        self._device = device
+        self._stream = device.stream()
+        self._pool = _PinnedPool(device)
+
+    def gather(self, tier: Tier, row_ids: RowIds) -> LandedRows:
+        """Gather the rows `row_ids` ``[n]`` and start bringing them to the device."""
+        shape = (row_ids.size, tier.row_dim)
+        if self._device.shares_host_memory:
+            rows = torch.empty(shape, dtype=self.dtype)
+            return LandedRows(rows, None, tier.gather(row_ids, rows))
+        staging = self._pool.take(row_ids.size * tier.row_dim)
+        source = staging[: row_ids.size * tier.row_dim].view(shape)
+        report = tier.gather(row_ids, source)
+        rows = self._device.empty(shape, torch.bfloat16, self._stream)
+        event = self._device.copy_async(source, rows, self._stream)
+        self._pool.give(staging, event)
+        return LandedRows(rows, event, report)
+
+    def take(self, landed: LandedRows) -> torch.Tensor:
+        """The rows in `dtype` for the calling thread's stream, once the copy is done."""
+        if landed.event is not None:
+            landed.event.wait()
+            self._device.hand_over(landed.rows)
+        return landed.rows.to(self.dtype)
+
+
+class _PinnedPool:
+    """Pinned bf16 buffers, each reused once the copy that reads it is done."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._buffers: list[tuple[torch.Tensor, Event]] = []
+        self._lock = threading.Lock()
+
+    def take(self, num_values: int) -> torch.Tensor:
+        """A flat buffer of at least `num_values`; page-locking is slow, so old ones come first."""
+        with self._lock:
+            for index, (buffer, event) in enumerate(self._buffers):
+                if buffer.numel() >= num_values and event.query():
+                    return self._buffers.pop(index)[0]
+            # too small for today's batches: a larger one takes its place
+            stale = next((i for i, (_, event) in enumerate(self._buffers) if event.query()), None)
+            if stale is not None:
+                self._buffers.pop(stale)
+        return self._device.pinned_empty((num_values,), torch.bfloat16)
+
+    def give(self, buffer: torch.Tensor, event: Event) -> None:
+        """Return a buffer that may be overwritten after `event`; smallest first in the list."""
+        with self._lock:
+            self._buffers.append((buffer, event))
+            self._buffers.sort(key=lambda held: held[0].numel())

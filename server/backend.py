@@ -1,0 +1,121 @@
+"""From settings to what the HTTP side serves: model, memory, prefetcher and engine, wired.
+
+The one place that knows all of them. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engram_core.backbone import text_config
+from engram_core.config import MemoryConfig
+from engram_core.device import Device, make_device
+from engram_core.prefetch import Prefetcher
+from engram_core.splice import attach
+from engram_core.version import MemoryVersion
+from server.config import Settings
+from server.engine.engine import Engine
+from server.engine.limits import EngineLimits
+from server.engine.types import Recorder
+from server.loader import Loaded, load
+from server.memory_info import describe_memory, resident_bytes
+from server.runtime import Backend, Progress
+
+DEFAULT_MAX_MODEL_LEN = 2048
+
+
+def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> Backend:
+    """Load everything that `settings` name and wire it; the engine is not started yet.
+
+    Raises:
+        LoadError, ArtefactError, UnsupportedModelError, ConfigError, DeviceError: see there.
+    """
+    device = make_device(settings.device)
+    memory_config = MemoryConfig.from_dict(settings.engram_config or {})
+    loaded = load(settings, progress)
+    return assemble(settings, loaded, device, memory_config, recorder)
+
+
+def assemble(
+    settings: Settings,
+    loaded: Loaded,
+    device: Device,
+    memory_config: MemoryConfig,
+    recorder: Recorder,
+) -> Backend:
+    """Wire what was loaded."""
+    model, version = loaded.model.to(device.torch_device), loaded.version
+    prefetcher = None
+    if version is not None:
+        prefetcher = _attach(settings, model, version, device, memory_config)
+    limits = engine_limits(settings, model)
+    engine = Engine(model, loaded.tokenizer, version, prefetcher, limits, recorder)
+
+    def close() -> None:
+        if prefetcher is not None:
+            prefetcher.close()
+        if version is not None:
+            version.release()
+
+    return Backend(
+        engine=engine,
+        tokenizer=loaded.tokenizer,
+        max_model_len=limits.max_model_len,
+        device=device.name,
+        dtype=str(model.dtype).removeprefix("torch."),
+        has_memory=version is not None,
+        memory_id="none" if version is None else version.id,
+        model_info=_describe_model(loaded, engine),
+        engram_info=describe_memory(loaded.artefact, version, prefetcher),
+        table_bytes={} if version is None else {k: t.nbytes for k, t in version.tiers.items()},
+        resident_bytes={} if version is None else resident_bytes(version),
+        load_s=loaded.timings,
+        close=close,
+    )
+
+
+def engine_limits(settings: Settings, model: Any) -> EngineLimits:
+    """The engine's limits; lengths that the settings leave open follow the model."""
+    positions = int(getattr(text_config(model), "max_position_embeddings", DEFAULT_MAX_MODEL_LEN))
+    return EngineLimits(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len or min(positions, DEFAULT_MAX_MODEL_LEN),
+        max_queue_len=settings.max_queue_len,
+        max_queued_tokens=settings.max_queued_tokens,
+        kv_cache_bytes=settings.kv_cache_memory,
+    )
+
+
+def _attach(
+    settings: Settings,
+    model: Any,
+    version: MemoryVersion,
+    device: Device,
+    memory_config: MemoryConfig,
+) -> Prefetcher:
+    for module in version.modules.values():
+        module.to(device.torch_device, model.dtype)
+    attach(model, version)
+    return Prefetcher(
+        device,
+        enabled=settings.prefetch == "on",
+        inline_max_rows=memory_config.inline_max_rows,
+        staging_bytes=memory_config.staging_bytes,
+        dtype=torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32,
+    )
+
+
+def _describe_model(loaded: Loaded, engine: Engine) -> dict[str, Any]:
+    config = text_config(loaded.model)
+    return {
+        "name": loaded.name,
+        "architecture": engine.report.architecture,
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "hidden_size": config.hidden_size,
+        "layers": config.num_hidden_layers,
+        "vocabulary": config.vocab_size,
+        "attention_check_error": engine.report.error,
+    }

@@ -1,0 +1,89 @@
+"""KVCache: keys and values of all layers, in blocks.
+
+Addressed by slot = block * block_size + place in the block. Block 0 is zero and stays so: block
+tables are padded with it. Knows nothing about sequences; who owns a block is the pool's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram_core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one attention layer stores for a token."""
+
+    num_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def values_per_token(self) -> int:
+        """Numbers that one token occupies."""
+        return self.num_heads * (self.key_dim + self.value_dim)
+
+
+class KVCache:
+    """Two tensors per layer: ``[num_blocks + 1, block_size, heads, dim]``."""
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        # zeros, not empty: a masked place must hold a finite number, or it poisons the softmax
+        place = {"dtype": dtype, "device": device}
+        rows = (num_blocks + 1, block_size)
+        self.keys = [torch.zeros(*rows, s.num_heads, s.key_dim, **place) for s in shapes]
+        self.values = [torch.zeros(*rows, s.num_heads, s.value_dim, **place) for s in shapes]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all blocks."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store tokens: ``slots`` int64 [tokens]; ``key``, ``value`` [tokens, heads, dim]."""
+        self.keys[layer].flatten(0, 1).index_copy_(0, slots, key)
+        self.values[layer].flatten(0, 1).index_copy_(0, slots, value)
+
+    def gather(self, layer: int, blocks: Tensor, num_sequences: int) -> tuple[Tensor, Tensor]:
+        """Copy blocks: int64 [num_sequences * n] -> two [num_sequences, n * block_size, heads, dim]."""
+        key = self.keys[layer].index_select(0, blocks)
+        value = self.values[layer].index_select(0, blocks)
+        return (
+            key.view(num_sequences, -1, *key.shape[2:]),
+            value.view(num_sequences, -1, *value.shape[2:]),
+        )
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zero blocks that may hold NaN, before somebody else gets them."""
+        if blocks:
+            rows = torch.tensor(blocks, device=self.keys[0].device)
+            for tensor in (*self.keys, *self.values):
+                tensor.index_fill_(0, rows, 0)
+
+
+def count_blocks(
+    shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype, kv_cache_bytes: int
+) -> int:
+    """Blocks that ``kv_cache_bytes`` pay for. Raises ConfigError when not one fits."""
+    block_bytes = block_size * dtype.itemsize * sum(shape.values_per_token for shape in shapes)
+    num_blocks = kv_cache_bytes // block_bytes - 1  # block 0 is padding
+    if num_blocks < 1:
+        raise ConfigError(
+            f"kv_cache_bytes is {kv_cache_bytes}; accepted: at least {2 * block_bytes}, "
+            f"two blocks of {block_size} tokens of this model"
+        )
+    return num_blocks

@@ -1,0 +1,135 @@
+"""Postprocess: from a step's logits to tokens, events and endings.
+
+The next step's rows are asked for as soon as its tokens are known, before any text is made. An
+exception that belongs to one sequence ends that sequence only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Many
+
+from torch import Tensor
+
+from engram_core.stats import LookupStats, WaitStats
+from server.engine.batch import Span
+from server.engine.endings import FAILED, Endings
+from server.engine.memory_desk import MemoryDesk
+from server.engine.memory_usage import Gates, account, token_memory
+from server.engine.responder import Responder
+from server.engine.sampler import Choice, Sampler, token_logprobs
+from server.engine.sequence import Sequence
+from server.engine.step_result import StepResult
+from server.engine.types import TokenMemory
+
+Figures = tuple[tuple[LookupStats, ...], tuple[WaitStats, ...]]
+
+
+class Postprocess:
+    """What happens after a forward."""
+
+    def __init__(
+        self, sampler: Sampler, responder: Responder, desk: MemoryDesk, endings: Endings
+    ) -> None:
+        self._sampler = sampler
+        self._responder = responder
+        self._desk = desk
+        self._endings = endings
+
+    def apply(self, result: StepResult) -> Figures:
+        """Choose tokens, send events; returns what the memory's lookups and waits were."""
+        lookups, waits, gates = (), (), {}
+        if result.memory is not None:
+            lookups, waits, gates = account(result.batch, result.memory)
+        for span, logits in result.prompt_logits():
+            with self._endings.guard(span.sequence):
+                self._judge_prompt(span, logits)
+        chosen = self._choose(result)
+        for index, choice in chosen:
+            result.batch.spans[index].sequence.token_ids.append(choice.token_id)
+        self._ask_next([result.batch.spans[index].sequence for index, _ in chosen])
+        for index, choice in chosen:
+            with self._endings.guard(result.batch.spans[index].sequence):
+                self._emit(result, index, choice, gates)
+        return lookups, waits
+
+    def _judge_prompt(self, span: Span, logits: Tensor) -> None:
+        """Log-probabilities of the prompt tokens that this span's positions predict."""
+        sequence = span.sequence
+        judged = sequence.prompt_logprobs
+        prompt = sequence.request.prompt_token_ids
+        if not judged:
+            judged.append(self._responder.token(prompt[0], None))
+        # a recomputed prompt was judged already, as far as it came
+        first, stop = max(span.start, len(judged) - 1), min(span.stop, len(prompt) - 1)
+        if first < stop:
+            following = list(prompt[first + 1 : stop + 1])
+            values = token_logprobs(logits[first - span.start : stop - span.start], following)
+            pairs = zip(following, values, strict=True)
+            judged += [self._responder.token(token_id, value) for token_id, value in pairs]
+
+    def _choose(self, result: StepResult) -> list[tuple[int, Choice]]:
+        """A choice for each span that goes on; the others have ended."""
+        indices, logits = result.sampling()
+        if not indices:
+            return []
+        sequences = [result.batch.spans[index].sequence for index in indices]
+        choices = self._sample(logits, sequences)
+        chosen: list[tuple[int, Choice]] = []
+        for index, sequence, choice in zip(indices, sequences, choices, strict=True):
+            if choice is None:
+                self._endings.fail(sequence, "generation", FAILED)
+            elif sequence.is_ended:
+                continue
+            elif sequence.request.sampling.max_new_tokens == 0:
+                self._endings.finish(sequence, "length")
+            else:
+                chosen.append((index, choice))
+        return chosen
+
+    def _sample(self, logits: Tensor, sequences: Many[Sequence]) -> list[Choice | None]:
+        try:
+            return self._sampler.sample(logits, sequences)
+        except Exception:  # noqa: BLE001 - one by one, the guilty row shows itself
+            rows = enumerate(sequences)
+            return [self._sample_alone(logits[row : row + 1], each) for row, each in rows]
+
+    def _sample_alone(self, logits: Tensor, sequence: Sequence) -> Choice | None:
+        with self._endings.guard(sequence):
+            return self._sampler.sample(logits, [sequence])[0]
+        return None
+
+    def _ask_next(self, sequences: Many[Sequence]) -> None:
+        going_on = [each for each in sequences if self._responder.ends_by_token(each) is None]
+        if going_on:
+            self._desk.ask_step(going_on)
+
+    def _emit(self, result: StepResult, index: int, choice: Choice, gates: Gates) -> None:
+        sequence = result.batch.spans[index].sequence
+        _note_time(sequence, time.monotonic())
+        event = self._responder.token_event(
+            sequence, choice, self._token_memory(result, index, gates)
+        )
+        sequence.sink(event)
+        reason = self._responder.ends_by_token(sequence)
+        if sequence.text.is_stopped:
+            reason = "stop_sequence"
+        if reason is not None:
+            self._endings.finish(sequence, reason)
+
+    def _token_memory(
+        self, result: StepResult, index: int, gates: Gates
+    ) -> tuple[TokenMemory, ...]:
+        span, memory = result.batch.spans[index], result.memory
+        rows = memory.spans[index] if memory is not None else None
+        if rows is None or not span.sequence.request.engram.per_token:
+            return ()
+        return token_memory(span, rows, result.last_row(index), gates, self._responder.decode)
+
+
+def _note_time(sequence: Sequence, now_s: float) -> None:
+    if sequence.last_token_s is None:
+        sequence.first_token_s = now_s
+    else:
+        sequence.inter_token_s.append(now_s - sequence.last_token_s)
+    sequence.last_token_s = now_s

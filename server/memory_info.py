@@ -1,0 +1,50 @@
+"""What /info and `engram-server info` say about a memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engram_core.prefetch import Prefetcher
+from engram_core.tables import Artefact
+from engram_core.version import MemoryVersion
+
+
+def describe_artefact(artefact: Artefact) -> dict[str, Any]:
+    """What an artefact's manifest declares, as JSON-ready data."""
+    config, manifest = artefact.config, artefact.manifest
+    return {
+        "artefact": artefact.name,
+        "form": config.form,
+        "layers": list(config.layer_ids),
+        "orders": list(config.orders),
+        "heads": config.num_heads,
+        "head_dim": config.head_dim,
+        "min_hit_orders": list(config.min_hit_orders),
+        "rows": {str(layer): artefact.layout.rows[layer] for layer in config.layer_ids},
+        "storage": manifest.storage,
+        "dtype": manifest.dtype,
+        "tokenizer_fingerprint": manifest.tokenizer.fingerprint,
+        "backbone": manifest.backbone.name,
+    }
+
+
+def describe_memory(
+    artefact: Artefact | None, version: MemoryVersion | None, prefetcher: Prefetcher | None
+) -> dict[str, Any]:
+    """A served memory: its artefact, where the rows lie, and how they get to compute."""
+    if artefact is None or version is None or prefetcher is None:
+        return {}
+    return {
+        **describe_artefact(artefact),
+        "version": version.id,
+        "tiers": {
+            str(layer): {"tier": tier.name, "bytes": tier.nbytes}
+            for layer, tier in version.tiers.items()
+        },
+        "prefetch": {"path": prefetcher.path, "why": prefetcher.why_path},
+    }
+
+
+def resident_bytes(version: MemoryVersion) -> dict[int, dict[str, int]]:
+    """Bytes of each layer's table by tier."""
+    return {layer: {tier.name: tier.nbytes} for layer, tier in version.tiers.items()}
