@@ -78,7 +78,7 @@ class AttentionStep(Protocol):
         ...
 
 
-def paged_attention(
+def paged_attention(  # noqa: PLR0913 - the signature is transformers'
     module: nn.Module,
     query: Tensor,  # [1, heads, tokens, dim]
     key: Tensor,  # [1, kv_heads, tokens, dim]
@@ -98,8 +98,9 @@ def paged_attention(
     layer = layer_index(module)
     if engram_batch is None:
         raise UnsupportedModelError(
-            f"layer {layer}: the attention was called without its batch; "
-            f"the model does not pass keyword arguments down to its layers"
+            f"layer {layer}: the attention was called without its batch; either the model does "
+            "not pass keyword arguments down to its layers, or it was called beside the engine "
+            "that serves it"
         )
     if attention_mask is not None:
         raise UnsupportedModelError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from server.engine.inbox import Inbox
@@ -65,7 +65,7 @@ class Endings:
         """Let an exception of the body end this sequence only."""
         try:
             yield
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it belongs to this request
             _log.exception("request %s failed", sequence.id)
             self.fail(sequence, "generation", FAILED)
 
@@ -80,15 +80,16 @@ class Endings:
         if sequence.version is not None:
             sequence.version.release()
         self._inbox.forget(sequence.id)
-        self._tell(sequence, event, outcome, now_s)
+        stats = _stats(sequence, event, outcome, now_s)
+        _report(sequence, lambda: self._recorder.record_request(stats))
+        _report(sequence, lambda: sequence.sink(event))
 
-    def _tell(self, sequence: Sequence, event: Event, outcome: str, now_s: float) -> None:
-        try:
-            self._recorder.record_request(_stats(sequence, event, outcome, now_s))
-            sequence.sink(event)
-        except Exception:
-            # the sequence is gone already; nobody is left who could be told
-            _log.exception("the end of request %s could not be reported", sequence.id)
+
+def _report(sequence: Sequence, tell: Callable[[], None]) -> None:
+    try:
+        tell()
+    except Exception:  # noqa: BLE001 - the sequence is gone; nobody is left who could be told
+        _log.exception("the end of request %s could not be reported", sequence.id)
 
 
 def _stats(sequence: Sequence, event: Event, outcome: str, now_s: float) -> RequestStats:

@@ -26,7 +26,8 @@ from server.engine.integrity import check_integrity
 from server.engine.kv_cache import KVCache, LayerShape, count_blocks
 from server.engine.limits import EngineLimits
 from server.engine.memory_desk import MemoryDesk
-from server.engine.postprocess import Figures, Postprocess
+from server.engine.memory_usage import MemoryFigures
+from server.engine.postprocess import Postprocess
 from server.engine.responder import Responder
 from server.engine.runner import Runner
 from server.engine.sampler import Sampler
@@ -192,7 +193,7 @@ class Engine:
         try:
             while not self._stopping:
                 self._turn()
-        except BaseException as error:  # whatever it is, those who wait must hear of it
+        except BaseException as error:  # noqa: BLE001 - those who wait must hear of it
             _log.critical("the engine thread died", exc_info=True)
             self._die(f"the engine stopped working ({type(error).__name__})")
             return
@@ -241,7 +242,7 @@ class Engine:
         except EngramError:
             _log.exception("the memory failed a step")
             return self._run_each(batch)
-        except Exception:
+        except Exception:  # noqa: BLE001 - which of the sequences it belongs to shows next
             _log.exception("a step failed")
             results = self._run_each(batch)
             self._failed_steps += 1
@@ -265,8 +266,8 @@ class Engine:
         self._scheduler.commit(batch)
         return StepResult(batch, output, memory)
 
-    def _record(self, batch: Batch, figures: list[Figures], duration_s: float) -> None:
-        lookups = [stats for each, _ in figures for stats in each]
+    def _record(self, batch: Batch, figures: list[MemoryFigures], duration_s: float) -> None:
+        lookups = [stats for each in figures for stats in each.lookups]
         stats = StepStats(
             prefill_tokens=batch.num_tokens - batch.num_decodes,
             decode_tokens=batch.num_decodes,
@@ -274,11 +275,11 @@ class Engine:
             duration_s=duration_s,
             preemptions=len(batch.preempted),
             lookups=(*lookups, *self._desk.drain_left_over()),
-            waits=tuple(stats for _, each in figures for stats in each),
+            waits=tuple(stats for each in figures for stats in each.waits),
         )
         try:
             self._recorder.record_step(stats)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a figure less is no reason to stop serving
             _log.exception("a step could not be recorded")
 
     def _die(self, failure: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from server.engine.attention_batch import AttentionBatch, DecodePart, PrefillPar
 from server.engine.batch import Batch, Span
 from server.engine.kv_cache import KVCache
 from server.engine.limits import EngineLimits
+
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class InputBuilder:
             AttentionBatch(self._cache, slots, decode, prefills),
         )
 
-    def _tensor(self, array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def _tensor(self, array: Int64Array) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
     def _fill_decodes(self, spans: tuple[Span, ...]) -> DecodePart | None:
@@ -99,7 +102,7 @@ class InputBuilder:
         return PrefillPart(row, span.num_tokens, span.start, self._tensor(blocks))
 
 
-def _logit_rows(batch: Batch) -> tuple[np.ndarray, tuple[slice, ...]]:  # type: ignore[type-arg]
+def _logit_rows(batch: Batch) -> tuple[Int64Array, tuple[slice, ...]]:
     """The rows that meet the head, and each span's share of them."""
     wanted: list[int] = []
     rows: list[slice] = []

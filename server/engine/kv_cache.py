@@ -42,11 +42,14 @@ class KVCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+
         # zeros, not empty: a masked place must hold a finite number, or it poisons the softmax
-        place = {"dtype": dtype, "device": device}
-        rows = (num_blocks + 1, block_size)
-        self.keys = [torch.zeros(*rows, s.num_heads, s.key_dim, **place) for s in shapes]
-        self.values = [torch.zeros(*rows, s.num_heads, s.value_dim, **place) for s in shapes]
+        def zeros(num_heads: int, dim: int) -> Tensor:
+            size = (num_blocks + 1, block_size, num_heads, dim)
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        self.keys = [zeros(shape.num_heads, shape.key_dim) for shape in shapes]
+        self.values = [zeros(shape.num_heads, shape.value_dim) for shape in shapes]
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +62,10 @@ class KVCache:
         self.values[layer].flatten(0, 1).index_copy_(0, slots, value)
 
     def gather(self, layer: int, blocks: Tensor, num_sequences: int) -> tuple[Tensor, Tensor]:
-        """Copy blocks: int64 [num_sequences * n] -> two [num_sequences, n * block_size, heads, dim]."""
+        """Copies of blocks, int64 [num_sequences * n].
+
+        Returns two tensors [num_sequences, n * block_size, heads, dim].
+        """
         key = self.keys[layer].index_select(0, blocks)
         value = self.values[layer].index_select(0, blocks)
         return (

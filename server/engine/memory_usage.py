@@ -8,8 +8,10 @@ column has a range of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from engram_core.stats import LookupStats, WaitStats
 from engram_core.step import RowSpan
@@ -18,13 +20,20 @@ from server.engine.batch import Batch, Span
 from server.engine.memory_desk import MemoryStep
 from server.engine.types import LayerUsage, TokenMemory
 
-Gates = Mapping[int, "np.typing.NDArray[np.float32]"]  # [layer] -> [tokens], mean over streams
+Gates = Mapping[int, npt.NDArray[np.float32]]  # [layer] -> [tokens], mean over streams
 
 
-def account(
-    batch: Batch, memory: MemoryStep
-) -> tuple[tuple[LookupStats, ...], tuple[WaitStats, ...], Gates]:
-    """Add the step to its requests' usage; returns lookups, waits and gates of the step."""
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """What one forward's memory did."""
+
+    lookups: tuple[LookupStats, ...] = ()
+    waits: tuple[WaitStats, ...] = ()
+    gates: Gates = field(default_factory=dict)
+
+
+def account(batch: Batch, memory: MemoryStep) -> MemoryFigures:
+    """Add the step to its requests' usage; returns the figures of the whole step."""
     lookups = {ticket: ticket.drain_stats() for ticket in _tickets(memory)}
     gates = {
         layer: gate.float().mean(-1).cpu().numpy() for layer, gate in memory.engram.gates.items()
@@ -39,7 +48,7 @@ def account(
             _add_gates(usage, gates, row, stop)
         row = stop
     flat = tuple(stats for each in lookups.values() for stats in each)
-    return flat, tuple(memory.engram.waits), gates
+    return MemoryFigures(flat, tuple(memory.engram.waits), gates)
 
 
 def _tickets(memory: MemoryStep) -> list[Ticket]:

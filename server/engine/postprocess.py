@@ -12,18 +12,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from engram_core.stats import LookupStats, WaitStats
 from server.engine.batch import Span
 from server.engine.endings import FAILED, Endings
 from server.engine.memory_desk import MemoryDesk
-from server.engine.memory_usage import Gates, account, token_memory
+from server.engine.memory_usage import Gates, MemoryFigures, account, token_memory
 from server.engine.responder import Responder
 from server.engine.sampler import Choice, Sampler, token_logprobs
 from server.engine.sequence import Sequence
 from server.engine.step_result import StepResult
 from server.engine.types import TokenMemory
-
-Figures = tuple[tuple[LookupStats, ...], tuple[WaitStats, ...]]
 
 
 class Postprocess:
@@ -37,22 +34,25 @@ class Postprocess:
         self._desk = desk
         self._endings = endings
 
-    def apply(self, result: StepResult) -> Figures:
+    def apply(self, result: StepResult) -> MemoryFigures:
         """Choose tokens, send events; returns what the memory's lookups and waits were."""
-        lookups, waits, gates = (), (), {}
+        figures = MemoryFigures()
         if result.memory is not None:
-            lookups, waits, gates = account(result.batch, result.memory)
+            figures = account(result.batch, result.memory)
         for span, logits in result.prompt_logits():
             with self._endings.guard(span.sequence):
                 self._judge_prompt(span, logits)
         chosen = self._choose(result)
+        # before new rows are asked for: that lets go of the ones told about here
+        told = [self._token_memory(result, index, figures.gates) for index, _ in chosen]
         for index, choice in chosen:
             result.batch.spans[index].sequence.token_ids.append(choice.token_id)
         self._ask_next([result.batch.spans[index].sequence for index, _ in chosen])
-        for index, choice in chosen:
-            with self._endings.guard(result.batch.spans[index].sequence):
-                self._emit(result, index, choice, gates)
-        return lookups, waits
+        for (index, choice), memory in zip(chosen, told, strict=True):
+            sequence = result.batch.spans[index].sequence
+            with self._endings.guard(sequence):
+                self._emit(sequence, choice, memory)
+        return figures
 
     def _judge_prompt(self, span: Span, logits: Tensor) -> None:
         """Log-probabilities of the prompt tokens that this span's positions predict."""
@@ -105,12 +105,9 @@ class Postprocess:
         if going_on:
             self._desk.ask_step(going_on)
 
-    def _emit(self, result: StepResult, index: int, choice: Choice, gates: Gates) -> None:
-        sequence = result.batch.spans[index].sequence
+    def _emit(self, sequence: Sequence, choice: Choice, memory: tuple[TokenMemory, ...]) -> None:
         _note_time(sequence, time.monotonic())
-        event = self._responder.token_event(
-            sequence, choice, self._token_memory(result, index, gates)
-        )
+        event = self._responder.token_event(sequence, choice, memory)
         reason = self._responder.ends_by_token(sequence)
         if sequence.text.is_stopped:
             reason = "stop_sequence"

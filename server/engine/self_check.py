@@ -221,4 +221,6 @@ def _errors(found: Tensor, expected: Tensor) -> Tensor:
     """Relative error of each row, measured against the spread of its logits: [tokens]."""
     centred = expected.double() - expected.double().mean(-1, keepdim=True)
     difference = found.double() - expected.double()
-    return difference.norm(dim=-1) / centred.norm(dim=-1).clamp_min(1e-30)
+    spread = torch.linalg.vector_norm(centred, dim=-1)
+    errors: Tensor = torch.linalg.vector_norm(difference, dim=-1) / spread.clamp_min(1e-30)
+    return errors

@@ -14,7 +14,7 @@ ONLY_IMPORTERS = {
     "numba": {"engram_core/store/kernels.py"},
     "prometheus_client": {"server/metrics.py"},
 }
-TORCH_FREE = ("server.engine.types", "server.engine.scheduler")
+TORCH_FREE = ("server.engine.types", "server.engine.scheduler", "server.engine.inbox")
 
 
 def test_layers_and_forbidden_imports() -> None:
