@@ -35,9 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     started = time.perf_counter()
     model, tokenizer, name = load_backbone(options.model, torch.bfloat16)
     facts = read_facts(options.facts)[: options.limit]
-    recipe = Recipe(epochs=options.epochs, seed=options.seed, tail_weight=options.tail_weight)
+    recipe = Recipe(
+        layers=tuple(options.layers),
+        epochs=options.epochs,
+        seed=options.seed,
+        tail_weight=options.tail_weight,
+    )
     print(f"{len(facts)} facts; running the backbone once over every context", flush=True)
-    trainer = Trainer(model, tokenizer, facts, recipe, _print_preparation)
+    trainer = Trainer(model, tokenizer, facts, recipe, _Preparation())
     memory = trainer.run(_print_epoch)
     recall = [trainer.recall(context) for context in range(recipe.num_contexts)]
     print(f"recall by context: {recall}", flush=True)
@@ -60,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="backbone folder (default: the default model)")
     parser.add_argument("--out", type=Path, required=True, help="new artefact folder")
     parser.add_argument("--licence", type=Path, help="licence of the facts, stored with them")
+    parser.add_argument(
+        "--layers", type=int, nargs="+", default=Recipe().layers, help="layers that read the memory"
+    )
     parser.add_argument("--limit", type=int, help="train only the first N facts")
     parser.add_argument("--epochs", type=int, default=Recipe().epochs)
     parser.add_argument("--tail-weight", type=float, default=Recipe().tail_weight)
@@ -79,10 +87,11 @@ def _extras(options: argparse.Namespace) -> dict[str, bytes]:
 def _record(
     options: argparse.Namespace, num_facts: int, recall: list[float], seconds: float
 ) -> dict[str, Any]:
-    command = f"python -m benchmarks.train_facts --facts {options.facts.name} --out DIR"
-    given = {"epochs": options.epochs, "tail-weight": options.tail_weight, "seed": options.seed}
+    layers = " ".join(map(str, options.layers))
     return {
-        "command": command + "".join(f" --{name} {value}" for name, value in given.items()),
+        "command": f"python -m benchmarks.train_facts --facts {options.facts.name} --out DIR "
+        f"--layers {layers} --epochs {options.epochs} --tail-weight {options.tail_weight} "
+        f"--seed {options.seed}",
         "num_facts": num_facts,
         "recall_by_context_before_quantisation": recall,
         "duration_s": round(seconds),
@@ -96,8 +105,16 @@ def _record(
     }
 
 
-def _print_preparation(fraction: float) -> None:
-    print(f"prepared {fraction:.0%}", flush=True)
+class _Preparation:
+    """Prints each tenth of the preparation."""
+
+    def __init__(self) -> None:
+        self._printed = 0
+
+    def __call__(self, fraction: float) -> None:
+        if int(fraction * 10) > self._printed:
+            self._printed = int(fraction * 10)
+            print(f"prepared {fraction:.0%}", flush=True)
 
 
 def _print_epoch(report: EpochReport) -> None:

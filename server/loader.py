@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
@@ -116,10 +117,12 @@ class Source:
     is_local: bool
 
     def refuse_remote_code(self, revision: str | None) -> None:
-        """Refuse a model that brings its own Python code."""
+        """Refuse a model that brings its own Python code, or is no model at all."""
         with self.translated_errors("configuration"):
             config, _ = PreTrainedConfig.get_config_dict(self.location, revision=revision)
             tokenizer_config = get_tokenizer_config(self.location, revision=revision)
+        if not config:
+            raise LoadError(f"the model {self.name!r} has no configuration (config.json)")
         for data in (config, tokenizer_config):
             if data.get("auto_map"):
                 raise LoadError(
@@ -140,7 +143,7 @@ class Source:
         """Turn the library's errors, which carry paths and addresses, into one sentence."""
         try:
             yield
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             hint = (
                 "accepted: a folder in Hugging Face format"
                 if self.is_local

@@ -154,8 +154,9 @@ class Metrics:
 
     def _record_lookup(self, lookup: LookupStats) -> None:
         layer, tiers = str(lookup.layer), tuple(lookup.rows_by_tier)
-        tier = tiers[0] if len(tiers) == 1 else "mixed" if tiers else "none"
-        self._observe("lookup_duration_seconds", lookup.duration_s, layer, tier, lookup.phase)
+        tier = tiers[0] if len(tiers) == 1 else "mixed"
+        if tiers:  # a lookup that was cancelled before it ran took no time
+            self._observe("lookup_duration_seconds", lookup.duration_s, layer, tier, lookup.phase)
         self._observe("hash_duration_seconds", lookup.hash_s)
         self._count("prefetch_outcomes_total", lookup.outcome)
         self._count("rows_unique_total", layer, by=lookup.unique_rows)

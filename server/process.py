@@ -118,7 +118,9 @@ def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
     """A configured server around an application, not yet running."""
     config = uvicorn.Config(
         app,
-        http=guarded_protocol(settings.max_header_size, settings.header_timeout),
+        http=guarded_protocol(
+            settings.max_header_size, settings.header_timeout, settings.stream_stall_timeout
+        ),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -175,11 +177,16 @@ def _end(server: DrainingServer, runtime: Runtime) -> int:
         _say(code, f"cannot serve: {runtime.failure}")
     elif code is ExitCode.ENGINE_DIED:
         _say(code, f"the engine died: {runtime.failure}")
-    thread = runtime.load_thread
-    if thread is not None and thread.is_alive():  # native code would not survive our exit
+    if _native_code_runs(runtime):  # it would not survive the interpreter's end
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _native_code_runs(runtime: Runtime) -> bool:
+    """Whether a thread still loads the model or is stuck in a step."""
+    thread, status = runtime.load_thread, runtime.engine_status()
+    return (thread is not None and thread.is_alive()) or (status is not None and status.alive)
 
 
 def _say(code: ExitCode, sentence: str) -> ExitCode:

@@ -19,9 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.engine.types import Event, FailureEvent, FinishEvent, TokenEvent
 from server.generation import Generation
-from server.wire.errors import ApiError, unavailable
-
-ABORT_EXTENSION = "engram.abort"  # scope["extensions"]: closes the connection at once
+from server.wire.errors import ApiError, StreamStalledError, unavailable
 
 _FAILURES = {
     "generation": 424,
@@ -31,10 +29,6 @@ _FAILURES = {
     "engine_dead": 503,
 }
 Result = TypeVar("Result")
-
-
-class StreamStalledError(Exception):
-    """The reader of a stream has not taken anything for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +128,15 @@ def _sse(data: bytes) -> bytes:
 class EventStream(Response):
     """A streaming answer: frames of one generation, until its end or the client's.
 
+    A client that leaves or a reader that stands still ends it with an exception, which the
+    middleware around it reports; a generation that fails ends it with an error frame.
+
     Args:
         generation: aborted if it has not ended when the response is over.
         writer: makes the frames.
         headers: response headers beside the content type.
         stall_timeout_s: how long one write may wait for the reader.
-        on_end: called once with the outcome: None, or an error type.
+        on_failure: called with the error of an error frame.
     """
 
     media_type = "text/event-stream"
@@ -150,27 +147,24 @@ class EventStream(Response):
         writer: FrameWriter,
         headers: Mapping[str, str],
         stall_timeout_s: float,
-        on_end: Callable[[str | None], None],
+        on_failure: Callable[[ApiError], None],
     ) -> None:
         self.status_code, self.background = 200, None
         self.init_headers(headers)
         self._generation, self._writer = generation, writer
-        self._stall_timeout_s, self._on_end = stall_timeout_s, on_end
+        self._stall_timeout_s, self._on_failure = stall_timeout_s, on_failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write the stream; returns when it is over, whoever ended it."""
-        outcome: str | None = "disconnected"
+        """Write the stream to its end.
+
+        Raises:
+            ClientDisconnect: the client left.
+            StreamStalledError: the reader stood still.
+        """
         with self._generation:
-            try:
-                await _unless_disconnected(self._write(send), receive)
-                outcome = self._writer.error.error_type if self._writer.error else None
-            except ClientDisconnect:
-                pass
-            except StreamStalledError:
-                outcome = "stream_stall"
-                await _abort_connection(scope)
-            finally:
-                self._on_end(outcome)
+            await _unless_disconnected(self._write(send), receive)
+        if self._writer.error is not None:
+            self._on_failure(self._writer.error)
 
     async def _write(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -189,11 +183,3 @@ class EventStream(Response):
                 await send(message)
         except TimeoutError:
             raise StreamStalledError from None
-
-
-async def _abort_connection(scope: Scope) -> None:
-    """Drop the connection with what is unsent: a reader that stands still never takes it."""
-    abort = scope.get("extensions", {}).get(ABORT_EXTENSION)
-    if abort is not None:
-        abort()
-        await asyncio.sleep(0)  # let the server note that the connection is lost

@@ -44,20 +44,16 @@ def perplexity(
 
 
 def permuted(rows: SparseRows, layout: HashLayout, layer: int, seed: int = 0) -> SparseRows:
-    """The same rows at other places, shuffled inside each head.
+    """The same written places with their rows shuffled inside each head.
 
-    The control for "the gain is in the rows that are looked up": size, occupancy and module stay.
+    The control for "the gain is in the rows that are looked up": every position finds a written
+    row exactly where it found one before, and only what the rows say is wrong.
     """
     generator = np.random.default_rng(seed)
-    places = np.concatenate(
-        [
-            first + generator.permutation(size)
-            for first, size in zip(layout.offsets[layer], layout.column_primes(layer), strict=True)
-        ]
-    )
-    moved = places[rows.row_ids]
-    order = np.argsort(moved)
-    return SparseRows(moved[order], rows.values[torch.from_numpy(order)], rows.num_rows)
+    borders = np.searchsorted(rows.row_ids, layout.offsets[layer][1:])
+    heads = np.split(np.arange(len(rows.row_ids)), borders)
+    order = np.concatenate([generator.permutation(head) for head in heads])
+    return SparseRows(rows.row_ids, rows.values[torch.from_numpy(order)], rows.num_rows)
 
 
 def _recalled(model: Any, batch: Sequence[Example]) -> list[bool]:

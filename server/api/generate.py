@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
 from server.api.prepare import Job, prepare
@@ -37,11 +38,13 @@ from server.wire.validation import parse_body
 router = APIRouter()
 WORK_ROUTES = frozenset({"/", "/generate", "/generate_stream"})
 
+_, _DEFINITIONS = models_json_schema(
+    [(GenerateRequest, "validation")], ref_template="#/components/schemas/{model}"
+)
+BODY_SCHEMAS: dict[str, Any] = _DEFINITIONS["$defs"]
+_REFERENCE = {"$ref": "#/components/schemas/GenerateRequest"}
 _BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": GenerateRequest.model_json_schema()}},
-    }
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _REFERENCE}}}
 }
 
 
@@ -112,7 +115,7 @@ async def _stream(request: Request, body: GenerateRequest) -> Response:
         writer,
         headers,
         runtime.settings.stream_stall_timeout,
-        lambda outcome: _note_stream_end(runtime, context, outcome),
+        lambda error: _note_failure(runtime, context, error),
     )
 
 
@@ -168,7 +171,7 @@ def _note_finish(context: RequestContext, finish: FinishEvent) -> None:
     )
 
 
-def _note_stream_end(runtime: Runtime, context: RequestContext, outcome: str | None) -> None:
-    if outcome is not None:
-        context.facts["failure"] = outcome
-        runtime.metrics.record_failure(outcome)
+def _note_failure(runtime: Runtime, context: RequestContext, error: ApiError) -> None:
+    """A failure that was told in a frame, so that no middleware sees it."""
+    context.facts["failure"] = error.error_type
+    runtime.metrics.record_failure(error.error_type)

@@ -23,6 +23,7 @@ def _json(data: Any, status: int = 200) -> Response:
     return Response(dump(data), status_code=status, headers=headers, media_type="application/json")
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", summary="Whether the process should go on living")
 async def health(request: Request) -> Response:
     """200 while the server loads, serves or drains; 503 once it cannot serve any more."""
@@ -31,6 +32,7 @@ async def health(request: Request) -> Response:
     return _json({"status": "ok" if is_live else runtime.phase.value}, 200 if is_live else 503)
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", summary="Whether a request sent now would be served")
 async def ready(request: Request) -> Response:
     """200, or 503 with the reason; while loading also the phase and how far it is."""

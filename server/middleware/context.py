@@ -21,6 +21,8 @@ from server.metrics import Metrics
 ACCESS_LOG = logging.getLogger("engram.access")
 CLIENT_GONE = 499  # what the log and the metric show when the client left before the answer
 
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _KEY = "engram.context"
 
@@ -83,11 +85,13 @@ class ContextMiddleware:
             self._report(context)
 
     def _report(self, context: RequestContext) -> None:
+        level = logging.DEBUG if _is_quiet_probe(context) else logging.INFO
         duration_s = time.monotonic() - context.arrival_s
         self._metrics.request_ended(
             context.route, context.status, duration_s if context.generates else None
         )
-        ACCESS_LOG.info(
+        ACCESS_LOG.log(
+            level,
             "request",
             extra={
                 "facts": {
@@ -100,6 +104,11 @@ class ContextMiddleware:
                 }
             },
         )
+
+
+def _is_quiet_probe(context: RequestContext) -> bool:
+    """Probes and scrapes come every few seconds for ever: worth a line when they fail."""
+    return context.route in PROBES and context.status == 200
 
 
 def _with_id(send: Send, context: RequestContext) -> Send:

@@ -5,6 +5,7 @@ Inside the CORS layer, so that browsers may read errors too. Never repeats what 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from starlette.requests import ClientDisconnect
@@ -12,8 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.metrics import Metrics
 from server.middleware.context import CLIENT_GONE, context_of
-from server.wire.errors import ApiError, error_response
+from server.wire.errors import ApiError, StreamStalledError, error_response
 
+DROP_EXTENSION = "engram.drop"  # scope["extensions"]: closes the connection, unsent bytes and all
 LOG = logging.getLogger("engram.error")
 
 
@@ -32,9 +34,16 @@ class FailureAnswers:
             self._check_head(scope)
             await self._app(scope, receive, send)
         except ClientDisconnect:
-            self._metrics.record_failure("disconnected")  # nobody is left to answer
+            self._note(scope, "disconnected")  # nobody is left to answer
+        except StreamStalledError:
+            self._note(scope, "stream_stall")
+            await _drop_connection(scope)
         except Exception as error:  # noqa: BLE001 - the last resort: whatever it was, answer
             await self._answer(error, scope, receive, send)
+
+    def _note(self, scope: Scope, reason: str) -> None:
+        self._metrics.record_failure(reason)
+        context_of(scope).facts["failure"] = reason
 
     def _check_head(self, scope: Scope) -> None:
         size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
@@ -48,7 +57,15 @@ class FailureAnswers:
         if not isinstance(error, ApiError):
             LOG.error("an unexpected error", exc_info=error, extra={"facts": {"id": context.id}})
             error = ApiError(500, "internal", "an internal error; the server's log has more")
-        self._metrics.record_failure(error.error_type)
+        self._note(scope, error.error_type)
         if context.status != CLIENT_GONE:
             raise error  # the answer had begun: the connection is closed
         await error_response(error)(scope, receive, send)
+
+
+async def _drop_connection(scope: Scope) -> None:
+    """End a connection whose reader stands still: what is unsent would never be taken."""
+    drop = scope.get("extensions", {}).get(DROP_EXTENSION)
+    if drop is not None:
+        drop()
+        await asyncio.sleep(0)  # let the server note that the connection is lost

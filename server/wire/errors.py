@@ -37,6 +37,10 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
 
+class StreamStalledError(Exception):
+    """The reader of a stream has not taken anything for too long; there is no answer to that."""
+
+
 def validation_error(message: str) -> ApiError:
     """422: the request is understood and refused."""
     return ApiError(422, "validation", message)

@@ -2,27 +2,20 @@
 
 import http.client
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 from fakes.backend import FakeLoader
 from fakes.engine import Script
 from fakes.http import frames, serve, wait_until
+from fakes.process import process
 
 from engram_core.errors import ArtefactError
 from server.lifespan import load_failure
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_while_loading(loader):
@@ -109,30 +102,6 @@ def test_load_failures_are_one_sentence(caplog):
 
 
 # the real process
-
-
-@contextmanager
-def process(*flags, fake="", wait="listening"):
-    """The process around the fake backend; yields it, its port and a way to its log."""
-    env = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("ENGRAM_")},
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
-        "ENGRAM_FAKE": fake,
-    }
-    command = [sys.executable, "-W", "error", "-m", "fakes.main", "--port", "0", *flags]
-    child = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(child.stderr), daemon=True)
-    reader.start()
-    try:
-        wait_until(lambda: child.poll() is not None or wait in "".join(lines), 30, wait)
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", "".join(lines))
-        yield child, int(found[1]) if found else None, lines
-    finally:
-        child.kill()
-        child.wait()
-        reader.join()
-        child.stderr.close()
 
 
 def get(port, path):

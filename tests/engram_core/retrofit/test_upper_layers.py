@@ -1,5 +1,7 @@
 """The short way through the upper layers gives what the whole model gives."""
 
+from itertools import chain
+
 import pytest
 import torch
 from models import tiny_llama
@@ -15,7 +17,7 @@ FIRST = 2
 @pytest.fixture(scope="module")
 def captured():
     model = tiny_backbone()
-    examples = sum(make_examples(tiny_tokenizer(), FACTS, 2, seed=0), [])
+    examples = list(chain(*make_examples(tiny_tokenizer(), FACTS, 2, seed=0)))
     upper = UpperLayers(model, FIRST)
     with retrofit_attention(model):
         cache = upper.capture(examples, lambda _: None)

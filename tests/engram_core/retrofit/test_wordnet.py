@@ -28,9 +28,8 @@ def folder(tmp_path):
     for number, (file, words, pointers, gloss) in enumerate(SYNSETS):
         spelled = " ".join(f"{word} 0" for word in words)
         links = "".join(f" {symbol} {to:08d} n 0000" for symbol, to in pointers)
-        lines.append(
-            f"{number:08d} {file} n {len(words):02x} {spelled} {len(pointers):03d}{links} | {gloss}\n"
-        )
+        head = f"{number:08d} {file} n {len(words):02x} {spelled} {len(pointers):03d}{links}"
+        lines.append(f"{head} | {gloss}\n")
         index += [f"{word.lower()} n 1 0 1 0 {number:08d}\n" for word in words]
     (tmp_path / "data.noun").write_text("".join(lines))
     (tmp_path / "index.noun").write_text("".join(index))
