@@ -95,19 +95,19 @@ def paged_attention(  # noqa: PLR0913 - the signature is transformers'
 
     Raises UnsupportedModelError on anything that would be silently wrong.
     """
-    layer = layer_index(module)
+    layer, name = layer_index(module), type(module).__name__
     if engram_batch is None:
         raise UnsupportedModelError(
-            f"{type(module).__name__}: layer {layer}: the attention was called without its batch; either the model does "
-            "not pass keyword arguments down to its layers, or it was called beside the engine "
-            "that serves it"
+            f"{name}: layer {layer}: the attention was called without its batch; either the model "
+            "does not pass keyword arguments down to its layers, or it was called beside the "
+            "engine that serves it"
         )
     if attention_mask is not None:
         raise UnsupportedModelError(
-            f"{type(module).__name__}: layer {layer} builds an attention mask of its own, which a "
-            "packed batch cannot obey"
+            f"{name}: layer {layer} builds an attention mask of its own, which a packed batch "
+            "cannot obey"
         )
-    refuse_unknown(type(module).__name__, layer, kwargs)
+    refuse_unknown(name, layer, kwargs)
     options = AttentionOptions(scaling, sliding_window, softcap)
     out = engram_batch.attend(layer, query[0], key[0], value[0], options)
     return out.unsqueeze(0), None

@@ -26,7 +26,7 @@ class PackedLinear(nn.Module):
         self._bias = None if linear.bias is None else linear.bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features]"""
+        """Map [..., in_features] to [..., out_features]."""
         out: Tensor = _ops._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return out
 
@@ -41,7 +41,6 @@ def can_pack(linear: nn.Linear) -> bool:
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
         and hasattr(_ops, "_reorder_linear_weight")
         and bool(_ops._is_mkldnn_bf16_supported())
     )
