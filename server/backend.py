@@ -18,6 +18,7 @@ from engram_core.version import MemoryVersion
 from server.config import Settings
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
+from server.engine.linear.packing import pack_linears
 from server.engine.types import Recorder
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
@@ -51,6 +52,8 @@ def assemble(
     if version is not None:
         prefetcher = _attach(settings, model, version, device, memory_config)
     limits = engine_limits(settings, model)
+    num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
+    num_packed = pack_linears(model)
     engine = Engine(model, loaded.tokenizer, version, prefetcher, limits, recorder)
 
     def close() -> None:
@@ -67,7 +70,11 @@ def assemble(
         dtype=str(model.dtype).removeprefix("torch."),
         has_memory=version is not None,
         memory_id="none" if version is None else version.id,
-        model_info=_describe_model(loaded, engine),
+        model_info={
+            **_describe_model(loaded, engine),
+            "parameters": num_parameters,
+            "packed_linears": num_packed,
+        },
         engram_info=describe_memory(loaded.artefact, version, prefetcher),
         table_bytes={} if version is None else {k: t.nbytes for k, t in version.tiers.items()},
         resident_bytes={} if version is None else resident_bytes(version),
@@ -113,7 +120,6 @@ def _describe_model(loaded: Loaded, engine: Engine) -> dict[str, Any]:
     return {
         "name": loaded.name,
         "architecture": engine.report.architecture,
-        "parameters": sum(p.numel() for p in loaded.model.parameters()),
         "hidden_size": config.hidden_size,
         "layers": config.num_hidden_layers,
         "vocabulary": config.vocab_size,

@@ -95,18 +95,19 @@ def paged_attention(  # noqa: PLR0913 - the signature is transformers'
 
     Raises UnsupportedModelError on anything that would be silently wrong.
     """
-    layer = layer_index(module)
+    layer, name = layer_index(module), type(module).__name__
     if engram_batch is None:
         raise UnsupportedModelError(
-            f"layer {layer}: the attention was called without its batch; either the model does "
-            "not pass keyword arguments down to its layers, or it was called beside the engine "
-            "that serves it"
+            f"{name}: layer {layer}: the attention was called without its batch; either the model "
+            "does not pass keyword arguments down to its layers, or it was called beside the "
+            "engine that serves it"
         )
     if attention_mask is not None:
         raise UnsupportedModelError(
-            f"layer {layer} builds an attention mask of its own, which a packed batch cannot obey"
+            f"{name}: layer {layer} builds an attention mask of its own, which a packed batch "
+            "cannot obey"
         )
-    refuse_unknown(layer, kwargs)
+    refuse_unknown(name, layer, kwargs)
     options = AttentionOptions(scaling, sliding_window, softcap)
     out = engram_batch.attend(layer, query[0], key[0], value[0], options)
     return out.unsqueeze(0), None
@@ -122,12 +123,12 @@ def layer_index(module: nn.Module) -> int:
     return index
 
 
-def refuse_unknown(layer: int, kwargs: dict[str, Any]) -> None:
+def refuse_unknown(name: str, layer: int, kwargs: dict[str, Any]) -> None:
     """Raise UnsupportedModelError when a keyword with a value is not known to be harmless."""
-    for name in kwargs.keys() - _HARMLESS:
-        if kwargs[name] is not None:
-            reason = _REASONS.get(name, f"passes {name!r} to its attention, which is not supported")
-            raise UnsupportedModelError(f"layer {layer} {reason}")
+    for key in kwargs.keys() - _HARMLESS:
+        if kwargs[key] is not None:
+            reason = _REASONS.get(key, f"passes {key!r} to its attention, which is not supported")
+            raise UnsupportedModelError(f"{name}: layer {layer} {reason}")
 
 
 AttentionInterface.register(NAME, paged_attention)

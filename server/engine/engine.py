@@ -148,6 +148,8 @@ class Engine:
         self._inbox.wake()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
+        else:
+            self._end_all("cancelled", "the server is shutting down")  # it never was started
 
     def status(self) -> EngineStatus:
         """A snapshot; cheap."""
@@ -230,7 +232,8 @@ class Engine:
 
     def _note_batch(self, batch: Batch, now_s: float) -> None:
         for sequence in batch.preempted:
-            self._desk.ask_prompt(sequence)  # everything again, while it waits
+            with self._endings.guard(sequence):
+                self._desk.ask_prompt(sequence)  # everything again, while it waits
         for span in batch.spans:
             if span.sequence.first_scheduled_s is None:
                 span.sequence.first_scheduled_s = now_s

@@ -6,6 +6,7 @@ exception that belongs to one sequence ends that sequence only.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence as Many
 from dataclasses import replace
@@ -21,6 +22,8 @@ from server.engine.sampler import Choice, Sampler, token_logprobs
 from server.engine.sequence import Sequence
 from server.engine.step_result import StepResult
 from server.engine.types import TokenMemory
+
+_log = logging.getLogger(__name__)
 
 
 class Postprocess:
@@ -102,8 +105,12 @@ class Postprocess:
 
     def _ask_next(self, sequences: Many[Sequence]) -> None:
         going_on = [each for each in sequences if self._responder.ends_by_token(each) is None]
-        if going_on:
+        if not going_on:
+            return
+        try:
             self._desk.ask_step(going_on)
+        except Exception:  # noqa: BLE001 - the next step asks again, for one sequence at a time
+            _log.exception("the next step's rows could not be asked for")
 
     def _emit(self, sequence: Sequence, choice: Choice, memory: tuple[TokenMemory, ...]) -> None:
         _note_time(sequence, time.monotonic())

@@ -195,8 +195,10 @@ def test_queued_tokens_are_limited():
     client.submit([5] * 15, 1)
     with pytest.raises(QueueFullError, match="15 tokens are waiting and this prompt has 6"):
         client.submit([5] * 6, 1)
-    client.submit([5] * 5, 1)
-    engine.stop(0)
+    last = client.submit([5] * 5, 1)
+    engine.stop(0)  # nobody is left without an answer
+    assert last.wait().failure == "cancelled"
+    assert_baseline(engine)
 
 
 def test_deadlines():

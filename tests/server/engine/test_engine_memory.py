@@ -168,6 +168,15 @@ def test_a_tier_that_fails_ends_what_needs_it_and_never_the_engine(caplog, expec
             assert client.generate(PROMPTS[0]).token_ids == good
 
 
+def test_a_hasher_that_fails_ends_its_requests_and_never_the_engine(caplog, expected_plain):
+    context, version = serving()
+    with context as client:
+        version.hasher.class_ids = version.hasher.class_ids[:2]  # no token has a class any more
+        bad = client.submit(PROMPTS[0])
+        assert bad.wait().failure == "generation"
+        assert client.generate(PROMPTS[4], engram=OFF).token_ids == expected_plain[4]
+
+
 def test_a_failed_forward_leaves_convolution_states_alone(caplog):
     model = make_model()
     version = random_memory(model, form="demo", orders=(2, 3))

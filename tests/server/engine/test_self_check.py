@@ -123,9 +123,9 @@ def test_attention_that_we_would_not_reproduce_is_found_by_its_logits(monkeypatc
 def test_a_keyword_that_nobody_knows_is_refused():
     from server.engine.attention import refuse_unknown
 
-    refuse_unknown(3, {"use_cache": False, "never_heard_of": None})
-    with pytest.raises(UnsupportedModelError, match="layer 3 passes 'never_heard_of'"):
-        refuse_unknown(3, {"never_heard_of": 1})
+    refuse_unknown("Some", 3, {"use_cache": False, "never_heard_of": None})
+    with pytest.raises(UnsupportedModelError, match="Some: layer 3 passes 'never_heard_of'"):
+        refuse_unknown("Some", 3, {"never_heard_of": 1})
 
 
 def test_registered_once():

@@ -1,0 +1,1 @@
+"""Linear layers that read their weights in the layout the processor multiplies fastest."""
