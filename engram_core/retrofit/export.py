@@ -11,6 +11,8 @@ from engram_core.retrofit.trainer import TrainedMemory
 from engram_core.tables import ArtefactContent, SparseRows
 from engram_core.tables.manifest import BackboneRecord
 
+MARK = 2.0**-10  # a trained row's values are about 0.3
+
 
 def make_content(
     memory: TrainedMemory,
@@ -57,6 +59,12 @@ def describe_backbone(model: Any, name: str) -> BackboneRecord:
 
 
 def sparse_rows(rows: RowParameters, num_rows: int) -> SparseRows:
-    """The rows that training wrote; those it left at zero need no place in a file."""
-    written = (rows.values != 0).any(dim=1)
-    return SparseRows(rows.row_ids[written.numpy()], rows.values[written], num_rows)
+    """Every row that a trained position reads, none of them zero.
+
+    A row stays zero where its token was confident from the start, thanks to a shorter n-gram that
+    other facts wrote. The hit rule would take that for an unknown n-gram and silence the position,
+    so such a row gets a mark too small to matter.
+    """
+    values = rows.values.clone()
+    values[(values == 0).all(dim=1), 0] = MARK
+    return SparseRows(rows.row_ids, values, num_rows)

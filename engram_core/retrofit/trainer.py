@@ -80,7 +80,6 @@ class Trainer:
         recipe: Recipe,
         progress: Callable[[float], None] = lambda _fraction: None,
     ) -> None:
-        torch.manual_seed(recipe.seed)
         self.recipe, self.num_facts = recipe, len(facts)
         self._model = model.eval().requires_grad_(False)
         contexts = make_examples(tokenizer, facts, recipe.num_contexts, recipe.seed)
@@ -225,14 +224,15 @@ def _blank_memory(
         layer: RowParameters(np.concatenate(ids).ravel(), config.head_dim)
         for layer, ids in row_ids.items()
     }
-    modules = {layer: _fresh_module(config, layer) for layer in recipe.layers}
+    generator = torch.Generator().manual_seed(recipe.seed)
+    modules = {layer: _fresh_module(config, layer, generator) for layer in recipe.layers}
     return TrainedMemory(recipe, compressor, hasher, rows, modules)
 
 
-def _fresh_module(config: EngramConfig, layer: int) -> EngramModule:
+def _fresh_module(config: EngramConfig, layer: int, generator: torch.Generator) -> EngramModule:
     # without the hit rule: every position here is one whose rows will have been written
     module = EngramModule(replace(config, min_hit_orders=()), layer)
-    nn.init.normal_(module.kv_weight, std=config.memory_dim**-0.5)
+    nn.init.normal_(module.kv_weight, std=config.memory_dim**-0.5, generator=generator)
     return module
 
 
