@@ -51,7 +51,7 @@ class Lookup:
         self.landed: LandedRows | None = None
         self.rows: torch.Tensor | None = None  # what compute took, [tokens * columns, row_dim]
         self._landing = landing
-        self._submitted_s = self._started_s = self._ready_s = submitted_s
+        self._submitted_s = self._ready_s = submitted_s
         self._hash_s = 0.0
         self._unique_rows = 0
 
@@ -72,9 +72,9 @@ class Lookup:
             self.done.set()
 
     def _run(self, hash_layer: HashLayer) -> None:
-        self._started_s = time.perf_counter()
+        started_s = time.perf_counter()
         self.row_ids = hash_layer(self.layer)
-        self._hash_s = time.perf_counter() - self._started_s
+        self._hash_s = time.perf_counter() - started_s
         flat = self.row_ids.reshape(-1)
         self.landed = self._landing.gather(self.tier, flat)
         self._unique_rows = count_unique(flat)
@@ -101,17 +101,20 @@ class Lookup:
         """Forget the rows; the row ids stay for reports."""
         self.landed = self.rows = None
 
-    def stats(self, phase: Phase, outcome: Outcome, orders: tuple[int, ...]) -> LookupStats:
-        """What this lookup did, as far as it came."""
+    def stats(
+        self, phase: Phase, outcome: Outcome, orders: tuple[int, ...], wait_s: float = 0.0
+    ) -> LookupStats:
+        """What this lookup did, as far as it came; `wait_s` is what its first taker waited."""
         rows = 0 if self.row_ids is None else self.row_ids.size
         report = self.landed.report if self.landed is not None else None
-        # nothing of a lookup that compute ran itself was hidden: its time in the queue is no part
-        begin_s = self._started_s if outcome in ("late", "inline") else self._submitted_s
+        # nothing of a lookup that compute ran itself was hidden: its duration is the wait, and
+        # its time in the queue is no part of either
+        exposed = outcome in ("late", "inline")
         return LookupStats(
             layer=self.layer,
             phase=phase,
             outcome=outcome,
-            duration_s=max(0.0, self._ready_s - begin_s),
+            duration_s=wait_s if exposed else max(0.0, self._ready_s - self._submitted_s),
             hash_s=self._hash_s,
             rows=rows,
             unique_rows=self._unique_rows,

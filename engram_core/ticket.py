@@ -96,7 +96,7 @@ class Ticket:
         self._refuse_released()
         rows = lookup.take().view(self.num_tokens, -1)  # [tokens, F]
         wait_s = 0.0 if outcome == "hidden" else time.perf_counter() - entered_s
-        self._note_taken(lookup, outcome)
+        self._note_taken(lookup, outcome, wait_s)
         return rows, wait_s
 
     def is_ready(self, layer: int) -> bool:
@@ -177,12 +177,12 @@ class Ticket:
         if self._released:
             raise StateError("the ticket was released; its rows are gone")
 
-    def _note_taken(self, lookup: Lookup, outcome: Outcome) -> None:
+    def _note_taken(self, lookup: Lookup, outcome: Outcome, wait_s: float) -> None:
         with self._lock:
             if lookup.layer in self._taken or self._released:
                 return
             self._taken.add(lookup.layer)
-            self._stats.append(lookup.stats(self.phase, outcome, self._config.orders))
+            self._stats.append(lookup.stats(self.phase, outcome, self._config.orders, wait_s))
 
     def _abandon(self, lookup: Lookup) -> None:
         if lookup.layer not in self._taken and lookup.state != "failed":

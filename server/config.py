@@ -26,6 +26,7 @@ from pydantic_settings import (
 from server.sizes import ByteSize
 
 ENV_PREFIX = "ENGRAM_SERVER_"
+CACHE_VARIABLE = f"{ENV_PREFIX}CACHE_DIR"  # read before there are settings, by the downloader
 _MIB, _TIB = 2**20, 2**40
 
 
@@ -306,7 +307,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that name no setting (misspelt, or set by a container host)."""
-    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
+    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields} | {CACHE_VARIABLE}
     return sorted(key for key in environ if key.startswith(ENV_PREFIX) and key not in known)
 
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 
 from fakes.backend import FakeLoader
 from fakes.engine import Script
 from server.cli import build_parser, read_settings
 from server.process import run
+
+
+def _die_at(last: int, index: int, script: Script) -> str:
+    if index == last:
+        script.die.set()
+    return " w"
 
 
 def main() -> int:
@@ -28,9 +33,9 @@ def main() -> int:
         loader.error = OSError(special["load_error"].replace("_", " "))
     if "load_forever" in special:
         loader.may_finish.clear()
-    if "die_after_s" in special:
+    if "die_at_token" in special:
         script.die_silently = True
-        threading.Timer(float(special["die_after_s"]), script.die.set).start()
+        script.text = lambda request, index: _die_at(int(special["die_at_token"]), index, script)
     return run(settings, loader)
 
 

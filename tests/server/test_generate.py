@@ -382,4 +382,16 @@ def test_schema_is_published(served):
         schema["paths"]
     )
     text = json.dumps(schema["paths"]["/generate"]["post"]["requestBody"])
-    assert "max_new_tokens" in text
+    assert "#/components/schemas/GenerateRequest" in text
+    schemas = schema["components"]["schemas"]
+    assert "max_new_tokens" in schemas["GenerateParameters"]["properties"]
+    assert "gate_scale" in schemas["EngramOptions"]["properties"]
+
+
+def test_engram_may_stand_beside_the_parameters(served):
+    body = {"inputs": "a", "engram": {"enabled": False}, "parameters": {"max_new_tokens": 1}}
+    assert served.client.post("/generate", json=body).status_code == 200
+    assert not served.engine.submitted[-1].engram.enabled
+    body["parameters"]["engram"] = {"enabled": True}
+    for route in ("/generate", "/generate_stream", "/"):
+        assert "both given" in error_of(served.client.post(route, json=body))

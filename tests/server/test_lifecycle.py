@@ -118,7 +118,7 @@ def open_stream(port, tokens):
 
 def test_sigterm_under_load_drains():
     with process(fake="step_s=0.02", wait="ready") as (child, port, _):
-        connection, answer = open_stream(port, 60)
+        connection, answer = open_stream(port, 120)
         child.send_signal(signal.SIGTERM)
         wait_until(lambda: get(port, "/ready").status_code == 503)
         assert get(port, "/ready").json() == {"status": "draining"}
@@ -128,7 +128,7 @@ def test_sigterm_under_load_drains():
         assert refused.headers["retry-after"]
         parts = frames(answer.read())
         connection.close()
-        assert len(parts) == 60
+        assert len(parts) == 120
         assert parts[-1]["generated_text"]
         assert child.wait(10) == 0
 
@@ -179,7 +179,7 @@ def test_a_load_failure_is_one_sentence_and_exit_1():
 
 
 def test_a_dead_engine_ends_the_process():
-    with process(fake="step_s=0.02 die_after_s=1.5", wait="ready") as (child, port, lines):
+    with process(fake="die_at_token=20", wait="ready") as (child, port, lines):
         connection, answer = open_stream(port, 2000)
         parts = frames(answer.read())
         connection.close()
