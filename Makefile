@@ -20,18 +20,22 @@ SYSTEM_PROGRAMS := prometheus promtool shellcheck
 # without this torch imports every installed device backend, and fails where CANN is missing
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 
-.PHONY: install serve test test-system test-slow check bench
+.PHONY: install model serve test test-system test-slow check bench
 .DELETE_ON_ERROR:
 
 install: $(RUNTIME)
 
+# the default model, fetched and converted once: tests and measurements download nothing themselves
+model: $(RUNTIME)
+	$(BIN)/engram-server pull
+
 serve: $(RUNTIME)
 	$(BIN)/engram-server serve --host 127.0.0.1 --port 8000 $(ARGS)
 
-test: $(DEV)
+test: $(DEV) model
 	$(PYTEST) -m "not system and not slow" $(ARGS)
 
-test-system: $(DEV)
+test-system: $(DEV) model
 	@missing=""; \
 	for program in $(SYSTEM_PROGRAMS); do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; \
@@ -43,7 +47,7 @@ test-system: $(DEV)
 	fi
 	$(PYTEST) -m system $(ARGS)
 
-test-slow: $(DEV)
+test-slow: $(DEV) model
 	$(PYTEST) -m slow $(ARGS)
 
 check: $(DEV)
@@ -54,7 +58,7 @@ check: $(DEV)
 	$(BIN)/hadolint Dockerfile.cuda Dockerfile.npu
 	$(BIN)/yamllint --strict .
 
-bench: $(DEV)
+bench: $(DEV) model
 	$(BIN)/python -m benchmarks.decode $(ARGS)
 
 $(BIN)/python:

@@ -12,6 +12,7 @@ import torch
 from engram_core.backbone import text_config
 from engram_core.config import MemoryConfig
 from engram_core.device import Device, make_device
+from engram_core.errors import UnsupportedModelError
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
 from engram_core.version import MemoryVersion
@@ -23,6 +24,7 @@ from server.engine.types import Recorder
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
 from server.runtime import Backend, Progress
+from server.sizes import format_size
 
 DEFAULT_MAX_MODEL_LEN = 2048
 
@@ -47,11 +49,12 @@ def assemble(
     recorder: Recorder,
 ) -> Backend:
     """Wire what was loaded."""
+    refuse_too_large(loaded.model, device)
     model, version = loaded.model.to(device.torch_device), loaded.version
     prefetcher = None
     if version is not None:
         prefetcher = _attach(settings, model, version, device, memory_config)
-    limits = engine_limits(settings, model)
+    limits = engine_limits(settings, model, device)
     num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
     num_packed = pack_linears(model)
     engine = Engine(model, loaded.tokenizer, version, prefetcher, limits, recorder)
@@ -83,7 +86,22 @@ def assemble(
     )
 
 
-def engine_limits(settings: Settings, model: Any) -> EngineLimits:
+def refuse_too_large(model: Any, device: Device) -> None:
+    """Refuse a model whose weights do not fit on a device with memory of its own.
+
+    Raises:
+        UnsupportedModelError: names both sizes.
+    """
+    needed_bytes = sum(p.nbytes for p in model.parameters())
+    free_bytes, _ = device.memory()
+    if not device.shares_host_memory and needed_bytes > free_bytes:
+        raise UnsupportedModelError(
+            f"the model's weights are {format_size(needed_bytes)} and {device.name} has "
+            f"{format_size(free_bytes)} free; accepted: a model that fits on one device"
+        )
+
+
+def engine_limits(settings: Settings, model: Any, device: Device) -> EngineLimits:
     """The engine's limits; lengths that the settings leave open follow the model."""
     positions = int(getattr(text_config(model), "max_position_embeddings", DEFAULT_MAX_MODEL_LEN))
     return EngineLimits(
@@ -93,6 +111,7 @@ def engine_limits(settings: Settings, model: Any) -> EngineLimits:
         max_queue_len=settings.max_queue_len,
         max_queued_tokens=settings.max_queued_tokens,
         kv_cache_bytes=settings.kv_cache_memory,
+        free_memory_bytes=device.memory()[0],
     )
 
 

@@ -57,19 +57,19 @@ def _attend(
     if options.softcap is not None:
         if is_causal:
             mask = window_mask(query.shape[2], key.shape[2], None, query)
-        return _attend_capped(query, key, value, mask, options)
+        scaling = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
+        return _attend_capped(query * scaling, key, value, mask, options.softcap)
     return scaled_dot_product_attention(
         query, key, value, attn_mask=mask, scale=options.scaling, is_causal=is_causal
     )
 
 
 def _attend_capped(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: AttentionOptions
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, softcap: float
 ) -> Tensor:
-    assert options.softcap is not None  # noqa: S101 - for the type checker; _attend looked
-    scaling = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
-    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
-    scores = torch.tanh(scores / options.softcap) * options.softcap
+    """Attention of a scaled query whose scores stay within ``softcap``."""
+    scores = torch.matmul(query, key.transpose(-1, -2))
+    scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
         scores = scores + mask
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)

@@ -1,61 +1,62 @@
 """Detokenizer: token ids -> text, one token at a time.
 
-Text that ends in the middle of a character is held until the character is complete; `flush` gives
-out what is left, so that the pieces together equal decoding everything at once. (tokenizers'
-DecodeStream works the same way, but has no flush and fails on prefixes that change.)
-Knows nothing about stop strings.
+tokenizers' DecodeStream does the work: text that ends in the middle of a character is held until
+the character is complete. Added here is what it lacks: `flush`, which gives out what is left, so
+that the pieces together equal decoding everything at once. Knows nothing about stop strings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 _CONTEXT = 8  # prompt tokens that decide how the first generated one begins (its leading space)
 _MAX_HELD = 64  # a stream of invalid bytes is given out after so many tokens
 
 
-class Decoder(Protocol):
-    """What is needed of a tokenizer."""
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str:
-        """The text of the ids."""
-        ...
-
-
 class Detokenizer:
     """The text of one generation, as it grows."""
 
-    def __init__(self, decoder: Decoder, prompt_token_ids: Sequence[int]) -> None:
-        self._decoder = decoder
-        self._ids = list(prompt_token_ids[-_CONTEXT:])
-        self._given = self._decode(self._ids)  # the part of the window's text that is out
-        if self._given.endswith(_UNFINISHED):  # the prompt itself ends inside a character
-            self._ids, self._given = [], ""
-        self._held = 0
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._context = list(prompt_token_ids[-_CONTEXT:])  # tokens whose text is out
+        self._held: list[int] = []  # newer tokens, whose text is not
+        if self._decode(self._context).endswith(_UNFINISHED):  # the prompt ends inside a character
+            self._context = []
+        self._stream = self._open_stream()
 
     def push(self, token_id: int) -> str:
         """Add a token; returns the text that is certain now, possibly none."""
-        self._ids.append(token_id)
-        self._held += 1
-        text = self._decode(self._ids)
-        if text.endswith(_UNFINISHED) and self._held < _MAX_HELD:
+        self._held.append(token_id)
+        if len(self._held) > _MAX_HELD:
+            return self._restart()
+        try:
+            piece = self._stream.step(self._tokenizer, token_id)
+        except Exception:  # noqa: BLE001 (its own kind: a decoder that rewrites earlier text)
+            return self._restart()
+        if not piece:
             return ""
-        return self._give(text)
+        self._context, self._held = self._held, []
+        return piece
 
     def flush(self) -> str:
         """The text still held, with replacement characters for what never was completed."""
-        return self._give(self._decode(self._ids)) if self._held else ""
+        before = self._decode(self._context)
+        text = self._decode([*self._context, *self._held])[len(before) :]
+        self._context, self._held = self._held, []
+        return text
 
-    def _give(self, text: str) -> str:
-        piece = text[len(self._given) :]
-        if piece or self._held >= _MAX_HELD:
-            # the newest tokens stay as context for the next ones
-            self._ids = self._ids[-max(self._held, 1) :]
-            self._given = self._decode(self._ids)
-            self._held = 0
-        return piece
+    def _restart(self) -> str:
+        """Give out what is held, and go on from there."""
+        text = self.flush()
+        self._stream = self._open_stream()
+        return text
+
+    def _open_stream(self) -> DecodeStream:
+        return DecodeStream(ids=self._context, skip_special_tokens=True)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self._decoder.decode(ids, skip_special_tokens=True)
+        return self._tokenizer.decode(ids, skip_special_tokens=True)

@@ -23,7 +23,8 @@ from server.engine.block_pool import BlockPool
 from server.engine.endings import Endings
 from server.engine.inbox import Inbox
 from server.engine.integrity import check_integrity
-from server.engine.kv_cache import KVCache, LayerShape, count_blocks
+from server.engine.kv_cache import KVCache, LayerShape
+from server.engine.kv_size import plan_blocks
 from server.engine.limits import EngineLimits
 from server.engine.memory_desk import MemoryDesk
 from server.engine.memory_usage import MemoryFigures
@@ -299,8 +300,5 @@ class Engine:
 
 
 def _make_cache(model: Any, shapes: Many[LayerShape], limits: EngineLimits) -> KVCache:
-    if limits.kv_cache_bytes is None:
-        num_blocks = limits.max_num_seqs * -(-limits.max_model_len // limits.block_size)
-    else:
-        num_blocks = count_blocks(shapes, limits.block_size, model.dtype, limits.kv_cache_bytes)
+    num_blocks = plan_blocks(shapes, model.dtype, limits)
     return KVCache(shapes, num_blocks, limits.block_size, model.dtype, model.device)

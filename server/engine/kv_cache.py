@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram_core.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
@@ -79,17 +77,3 @@ class KVCache:
             rows = torch.tensor(blocks, device=self.keys[0].device)
             for tensor in (*self.keys, *self.values):
                 tensor.index_fill_(0, rows, 0)
-
-
-def count_blocks(
-    shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype, kv_cache_bytes: int
-) -> int:
-    """Blocks that ``kv_cache_bytes`` pay for. Raises ConfigError when not one fits."""
-    block_bytes = block_size * dtype.itemsize * sum(shape.values_per_token for shape in shapes)
-    num_blocks = kv_cache_bytes // block_bytes - 1  # block 0 is padding
-    if num_blocks < 1:
-        raise ConfigError(
-            f"kv_cache_bytes is {kv_cache_bytes}; accepted: at least {2 * block_bytes}, "
-            f"two blocks of {block_size} tokens of this model"
-        )
-    return num_blocks

@@ -23,6 +23,7 @@ class EngineLimits:
         max_queued_tokens: prompt tokens that may wait; None means ``max_queue_len`` full prompts.
         kv_cache_bytes: memory for keys and values; None means what ``max_num_seqs`` sequences of
             ``max_model_len`` tokens need.
+        free_memory_bytes: what the device has left for keys and values; None: not known.
         block_size: tokens of one KV block.
         max_prompt_logprob_rows: prompt positions whose log-probabilities one step computes;
             bounds the logits it holds.
@@ -34,6 +35,7 @@ class EngineLimits:
     max_queue_len: int = 128
     max_queued_tokens: int | None = None
     kv_cache_bytes: int | None = None
+    free_memory_bytes: int | None = None
     block_size: int = 32
     max_prompt_logprob_rows: int = 128
 

@@ -9,7 +9,9 @@ from collections.abc import Collection
 from collections.abc import Sequence as Many
 from typing import Any
 
-from server.engine.detokenizer import Decoder, Detokenizer
+from tokenizers import Tokenizer
+
+from server.engine.detokenizer import Detokenizer
 from server.engine.sampler import Choice
 from server.engine.sequence import Sequence
 from server.engine.stopping import StopMatcher
@@ -29,13 +31,13 @@ class Responder:
     """Text and events of the requests of one tokenizer.
 
     Args:
-        tokenizer: of transformers, or anything with `decode` and `all_special_ids`.
+        tokenizer: a fast tokenizer of transformers.
         eos_ids: tokens that end a text.
     """
 
     def __init__(self, tokenizer: Any, eos_ids: Collection[int]) -> None:
-        # the fast tokenizer underneath decodes without transformers' own overhead
-        self._decoder: Decoder = getattr(tokenizer, "backend_tokenizer", None) or tokenizer
+        # the tokenizers object underneath decodes without transformers' own overhead
+        self._decoder: Tokenizer = tokenizer.backend_tokenizer
         self._eos_ids = frozenset(eos_ids)
         self._special_ids = frozenset(tokenizer.all_special_ids) | self._eos_ids
 
@@ -49,7 +51,8 @@ class Responder:
 
     def decode(self, token_ids: Many[int]) -> str:
         """The text of tokens on their own, special ones included."""
-        return self._decoder.decode(list(token_ids), skip_special_tokens=False)
+        text: str = self._decoder.decode(list(token_ids), skip_special_tokens=False)
+        return text
 
     def token(self, token_id: int, logprob: float | None) -> TokenLogprob:
         """A token described on its own."""

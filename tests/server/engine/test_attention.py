@@ -1,13 +1,12 @@
 """Attention over blocks equals attention written out, for windows, groups, caps and chunks."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.attention import AttentionOptions
 from server.engine.attention_batch import AttentionBatch, DecodePart, PrefillPart
-from server.engine.kv_cache import KVCache, LayerShape, count_blocks
+from server.engine.kv_cache import KVCache, LayerShape
 
 HEADS, KV_HEADS, DIM, VALUE_DIM, BLOCK = 4, 2, 8, 6, 4
 
@@ -114,15 +113,3 @@ def test_block_zero_stays_zero_and_cleared_blocks_are_zero():
     cache.clear([1, 3])
     assert [bool(block.any()) for block in cache.keys[0]] == [False, False, True, False]
     assert [bool(block.isnan().any()) for block in cache.values[0]] == [False, False, True, False]
-
-
-def test_blocks_are_counted_by_bytes():
-    from engram_core.errors import ConfigError
-
-    shapes = [LayerShape(2, 8, 8), LayerShape(1, 8, 4)]
-    block_bytes = BLOCK * 2 * (2 * 16 + 12)
-    assert count_blocks(shapes, BLOCK, torch.bfloat16, 10 * block_bytes + 5) == 9
-    cache = KVCache(shapes, 9, BLOCK, torch.bfloat16, "cpu")
-    assert cache.nbytes == 10 * block_bytes
-    with pytest.raises(ConfigError, match="kv_cache_bytes is 100; accepted: at least"):
-        count_blocks(shapes, BLOCK, torch.bfloat16, 100)

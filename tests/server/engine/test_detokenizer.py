@@ -24,7 +24,7 @@ TEXTS = [
 
 
 def pieces(decoder, prompt, ids):
-    stream = Detokenizer(decoder, prompt)
+    stream = Detokenizer(getattr(decoder, "backend_tokenizer", decoder), prompt)
     return [*(stream.push(token_id) for token_id in ids), stream.flush()]
 
 

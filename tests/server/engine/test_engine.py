@@ -116,6 +116,23 @@ def test_prompt_log_probabilities(client):
         assert found == pytest.approx(expected.flatten().tolist(), abs=1e-4)
 
 
+def test_prompt_log_probabilities_are_given_once_even_after_preemption():
+    recorder = Recording()
+    with running(model_copy(), kv_cache_bytes=1 << 20) as client:
+        expected = client.generate(PROMPTS[0], 1, prompt_logprobs=True).end.prefill
+    tight = {"kv_cache_bytes": 13 * 8 * 4 * 2 * 64}
+    with running(model_copy(), recorder=recorder, **tight) as client:
+        streams = [
+            client.submit(PROMPTS[0], 40, ignore_eos=True, prompt_logprobs=True) for _ in range(4)
+        ]
+        for stream in streams:
+            found = stream.wait().end.prefill
+            assert [token.id for token in found] == [token.id for token in expected]
+            for one, other in zip(found[1:], expected[1:], strict=True):
+                assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+    assert sum(step.preemptions for step in recorder.steps) > 0
+
+
 def test_top_tokens_begin_with_the_greedy_choice(client):
     stream = client.generate(PROMPTS[6], 3, top_n_tokens=4)
     for event in stream.tokens:

@@ -5,12 +5,13 @@ import copy
 import pytest
 import torch
 from engines import Recording, assert_baseline, generate_alone, random_prompt, running
-from fakes.tiers import DelayedTier, FaultyTier
+from fakes.tiers import DelayedTier, FaultyTier, WrappedTier
 from models import NUM_IDS, random_memory, tiny_llama
 
 from engram_core.conv_state import ConvState
 from engram_core.cpu_cores import CpuCores
 from engram_core.device import make_device
+from engram_core.errors import TierError
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
 from server.engine.types import EngramParams
@@ -168,6 +169,41 @@ def test_a_tier_that_fails_ends_what_needs_it_and_never_the_engine(caplog, expec
             assert client.generate(PROMPTS[0]).token_ids == good
 
 
+class PoisonedTier(WrappedTier):
+    """Fails whenever one row is among those asked for."""
+
+    poison = -1
+
+    def gather(self, row_ids, out):
+        if (row_ids == self.poison).any():
+            raise TierError("the rows are out of reach")
+        return super().gather(row_ids, out)
+
+
+def test_rows_that_fail_on_a_shared_ticket_end_their_own_request(caplog, form, expected):
+    tiers = []
+
+    def wrap(tier):
+        tiers.append(PoisonedTier(tier))
+        return tiers[-1]
+
+    victim, others = 3, (0, 1, 2, 4, 5)
+    context, version = serving(form, wrap=wrap)
+    layer = version.layer_ids[1]
+    with context as client:
+        ids = [PROMPTS[index] + expected[index] for index in range(6)]
+        rows = [set(version.hasher.row_ids(each[:-1], layer).flatten().tolist()) for each in ids]
+        at = len(PROMPTS[victim]) + 3
+        own = version.hasher.row_ids(ids[victim], layer)[at].tolist()
+        mates = set().union(*(rows[index] for index in others))
+        tiers[1].poison = next(row for row in own if row not in mates)
+        streams = [client.submit(PROMPTS[index]) for index in range(6)]
+        for stream in streams:
+            stream.wait()
+    assert streams[victim].failure == "generation"
+    assert [streams[index].token_ids for index in others] == [expected[index] for index in others]
+
+
 def test_a_hasher_that_fails_ends_its_requests_and_never_the_engine(caplog, expected_plain):
     context, version = serving()
     with context as client:
@@ -182,7 +218,7 @@ def test_a_failed_forward_leaves_convolution_states_alone(caplog):
     version = random_memory(model, form="demo", orders=(2, 3))
     attach(model, version)
     with running(model, version=version, prefetcher=make_prefetcher()) as client:
-        whole = client.generate(PROMPTS[5], 10, ignore_eos=True).token_ids
+        whole = client.generate(PROMPTS[5], 10, ignore_eos=True)
         calls = []
 
         def raise_sometimes(module, args, output):
@@ -192,7 +228,9 @@ def test_a_failed_forward_leaves_convolution_states_alone(caplog):
 
         model.lm_head.register_forward_hook(raise_sometimes)
         again = client.generate(PROMPTS[5], 10, ignore_eos=True)
-        assert again.token_ids == whole
+        assert again.token_ids == whole.token_ids
+        found, expected = ([e.token.logprob for e in s.tokens] for s in (again, whole))
+        assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_copied_convolution_state_is_a_snapshot():

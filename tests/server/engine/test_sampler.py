@@ -67,6 +67,16 @@ def test_a_seed_gives_one_token_whatever_the_batch(seed, batch, place):
     assert Sampler(VOCABULARY).sample(rows, sequences)[place] == alone
 
 
+def test_a_seed_counts_from_the_first_generated_token_however_long_the_prompt():
+    row = logits(1)[0]
+
+    def texts(length):
+        settings = {"generated": (1, 2), "do_sample": True, "temperature": 5.0}
+        return [choose(row, prompt=range(length), seed=seed, **settings) for seed in range(20)]
+
+    assert texts(2) == texts(9)
+
+
 def test_random_numbers_are_pinned():
     """They are part of what a seed promises, so they must not change with a release."""
     found = [random_number(seed, position) for seed, position in [(0, 0), (0, 1), (7, 0)]]
