@@ -82,8 +82,9 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """The next batch, with the blocks of its tokens allocated; None when nothing can run."""
+        preempted: list[Sequence] = []
         for version in self._version_turns():
-            batch = self._plan(version)
+            batch = self._plan(version, preempted)
             if batch is not None:
                 self._last_version = version
                 return batch
@@ -112,8 +113,7 @@ class Scheduler:
                 return versions[index + 1 :] + versions[: index + 1]
         return versions
 
-    def _plan(self, version: Any) -> Batch | None:
-        preempted: list[Sequence] = []
+    def _plan(self, version: Any, preempted: list[Sequence]) -> Batch | None:
         decodes = self._plan_decodes(version, preempted)
         budget = self.limits.max_num_batched_tokens - len(decodes)
         allowed = self._pace.budget(len(decodes))
