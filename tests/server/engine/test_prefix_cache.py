@@ -25,9 +25,7 @@ def computed(cache, pool, prompt=PROMPT, **rest):
     """A sequence whose prompt went through a step, and whose blocks are kept."""
     sequence = make_sequence(prompt, **rest)
     cache.claim(sequence, cache.match(sequence))
-    sequence.block_table += pool.allocate(
-        pool.blocks_for(len(prompt)) - len(sequence.block_table)
-    )
+    sequence.block_table += pool.allocate(pool.blocks_for(len(prompt)) - len(sequence.block_table))
     sequence.num_computed = len(prompt)
     cache.keep(sequence)
     return sequence

@@ -69,13 +69,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         own=st.integers(1, 8),
         new=st.integers(1, 12),
         version=st.sampled_from(("v1", "v2", None)),
-        engram=st.sampled_from(ENGRAM),
-        isolation=st.sampled_from("ab"),
+        read=st.tuples(st.sampled_from(ENGRAM), st.sampled_from("ab")),  # whose memory, and how
         priority=st.sampled_from((0, 0, 0, 1, -1)),
         judged=st.sampled_from((False, False, True)),
         differs=st.booleans(),
     )
-    def submit(self, shared, own, new, version, engram, isolation, priority, judged, differs):
+    def submit(self, shared, own, new, version, read, priority, judged, differs):
+        engram, isolation = read
         self.count += 1
         name = str(self.count)
         tail = range(1000 * self.count, 1000 * self.count + own) if differs else TEXT[shared:][:own]
@@ -174,7 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for span in batch.spans:
             sequence = span.sequence
             assert span.start == sequence.num_computed
-            assert 0 < span.num_tokens
+            assert span.num_tokens > 0
             assert span.stop <= min(len(sequence.block_table) * 4, sequence.num_tokens)
         self.check_fairness(batch)
 
