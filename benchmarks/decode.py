@@ -37,7 +37,8 @@ STOP_TIMEOUT_S = 10.0
 def engine_side(loaded: Loaded, max_model_len: int) -> Iterator[EngineSide]:
     """An engine with the server's default limits but for the length, prefetching on the CPU."""
     prefetcher = Prefetcher(make_device("cpu"))
-    limits = EngineLimits(max_model_len=max_model_len)
+    # every pair asks the same prompts: a prefix cache would answer instead of computing
+    limits = EngineLimits(max_model_len=max_model_len, prefix_cache=False)
     model, tokenizer, version = loaded.model, loaded.tokenizer, loaded.version
     pack_linears(model)  # as `server.backend` does
     engine = Engine(model, tokenizer, version, prefetcher, limits, NullRecorder())

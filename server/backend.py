@@ -111,6 +111,8 @@ def engine_limits(settings: Settings, model: Any, device: Device) -> EngineLimit
         max_queue_len=settings.max_queue_len,
         max_queued_tokens=settings.max_queued_tokens,
         kv_cache_bytes=settings.kv_cache_memory,
+        max_decode_slowdown=settings.max_decode_slowdown,
+        prefix_cache=settings.prefix_cache == "on",
         free_memory_bytes=device.memory()[0],
     )
 

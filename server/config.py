@@ -127,6 +127,16 @@ class Settings(BaseSettings):
     max_num_batched_tokens: int = Field(
         default=512, ge=16, le=65536, description="Tokens of one engine step."
     )
+    max_decode_slowdown: float = Field(
+        default=2.0,
+        ge=1.1,
+        le=1000,
+        description="How many times longer a step may take for the sake of prompts while "
+        "requests generate.",
+    )
+    prefix_cache: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
+        default="on", description="Start a request with what an earlier one has computed."
+    )
     max_queue_len: int = Field(
         default=128,
         ge=1,

@@ -81,12 +81,14 @@ class Client:
         self._count = 0
 
     def submit(self, prompt, max_new_tokens=12, *, engram=None, queue_deadline_s=None,
-               deadline_s=None, request_id=None, **sampling):  # fmt: skip
+               deadline_s=None, request_id=None, isolation="", priority=0,
+               **sampling):  # fmt: skip
         self._count += 1
         stream = Stream(request_id or f"r{self._count}")
         request = Request(
             stream.id, tuple(prompt), SamplingParams(max_new_tokens=max_new_tokens, **sampling),
             engram or EngramParams(), queue_deadline_s=queue_deadline_s, deadline_s=deadline_s,
+            isolation=isolation, priority=priority,
         )  # fmt: skip
         self.engine.submit(request, stream.events.put)
         return stream

@@ -95,7 +95,8 @@ class Engine:
         self._limits, self._recorder, self._version = limits, recorder, version
         self._num_ids = vocabulary.num_ids
         self._inbox = Inbox()
-        self._desk = MemoryDesk(prefetcher)
+        # a prefix is shared with the convolution's state behind it
+        self._desk = MemoryDesk(prefetcher, limits.block_size if limits.prefix_cache else None)
         self._scheduler = Scheduler(limits, BlockPool(cache.num_blocks, limits.block_size))
         self._runner = Runner(model, cache, limits, model.device)
         self._responder = Responder(tokenizer, vocabulary.eos_ids)
@@ -103,7 +104,11 @@ class Engine:
             self._scheduler, cache, self._desk, self._inbox, self._responder, recorder
         )
         self._postprocess = Postprocess(
-            Sampler(vocabulary.num_ids), self._responder, self._desk, self._endings
+            Sampler(vocabulary.num_ids),
+            self._responder,
+            self._desk,
+            self._endings,
+            self._scheduler.prefix,
         )
         self._thread = threading.Thread(target=self._live, name="engine", daemon=True)
         self._stopping = False
@@ -120,7 +125,7 @@ class Engine:
     def submit(self, request: Request, sink: EventSink) -> None:
         """Queue a request; ``sink`` is called with its events on the engine thread.
 
-        The lookups of the whole prompt start now.
+        The lookups of the whole prompt start now, but for a prefix that is computed already.
 
         Raises:
             PromptTooLongError, QueueFullError, EngineClosedError: see there.
@@ -165,6 +170,7 @@ class Engine:
             open_tickets=self._desk.open_tickets,
             last_step_s=self._last_step_s,
             failure=self._failure,
+            kv_blocks_kept=scheduler.pool.num_idle,
         )
 
     def check_integrity(self) -> None:
@@ -185,7 +191,7 @@ class Engine:
             return
         sequence.version = self._version.acquire()
         try:
-            self._desk.ask_prompt(sequence)
+            self._desk.ask_prompt(sequence, self._scheduler.prefix.reach(sequence))
         except EngramError:
             sequence.version.release()
             raise
@@ -227,14 +233,17 @@ class Engine:
         started_s = time.monotonic()
         self._note_batch(batch, started_s)
         figures = [self._postprocess.apply(result) for result in self._run(batch)]
-        self._record(batch, figures, time.monotonic() - started_s)
+        duration_s = time.monotonic() - started_s
+        self._scheduler.note(batch, duration_s)
+        self._record(batch, figures, duration_s)
         if self._failed_steps >= _MAX_FAILED_STEPS:
             raise RuntimeError("a second step failed for every one of its sequences")
 
     def _note_batch(self, batch: Batch, now_s: float) -> None:
         for sequence in batch.preempted:
             with self._endings.guard(sequence):
-                self._desk.ask_prompt(sequence)  # everything again, while it waits
+                # what it must compute again, while it waits
+                self._desk.ask_prompt(sequence, self._scheduler.prefix.reach(sequence))
         for span in batch.spans:
             if span.sequence.first_scheduled_s is None:
                 span.sequence.first_scheduled_s = now_s
@@ -272,6 +281,7 @@ class Engine:
 
     def _record(self, batch: Batch, figures: list[MemoryFigures], duration_s: float) -> None:
         lookups = [stats for each in figures for stats in each.lookups]
+        queried_tokens, hit_tokens = self._scheduler.prefix.drain_counts()
         stats = StepStats(
             prefill_tokens=batch.num_tokens - batch.num_decodes,
             decode_tokens=batch.num_decodes,
@@ -280,6 +290,8 @@ class Engine:
             preemptions=len(batch.preempted),
             lookups=(*lookups, *self._desk.drain_left_over()),
             waits=tuple(stats for each in figures for stats in each.waits),
+            prefix_queried_tokens=queried_tokens,
+            prefix_hit_tokens=hit_tokens,
         )
         try:
             self._recorder.record_step(stats)
