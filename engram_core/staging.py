@@ -51,8 +51,12 @@ class RowLanding:
         self._stream = device.stream()
         self._pool = _PinnedPool(device)
 
+    @torch.inference_mode(False)
     def gather(self, tier: Tier, row_ids: RowIds) -> LandedRows:
-        """Gather the rows `row_ids` ``[n]`` and start bringing them to the device."""
+        """Gather the rows `row_ids` ``[n]`` and start bringing them to the device.
+
+        Buffers pass from thread to thread: one made in inference mode could not be written outside.
+        """
         shape = (row_ids.size, tier.row_dim)
         if self._device.shares_host_memory:
             rows = torch.empty(shape, dtype=self.dtype)

@@ -222,3 +222,4 @@ class EngineStatus:
     open_tickets: int
     last_step_s: float  # monotonic time of the engine thread's last heartbeat
     failure: str | None = None
+    decode_path: str = "eager"  # "graphs" or "eager", with the reason
