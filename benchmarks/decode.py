@@ -25,6 +25,7 @@ from engram_core.splice import attach
 from server.config import Settings
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
+from server.engine.linear.packing import pack_linears
 from server.engine.types import NullRecorder
 from server.loader import Loaded, load
 
@@ -38,6 +39,7 @@ def engine_side(loaded: Loaded, max_model_len: int) -> Iterator[EngineSide]:
     prefetcher = Prefetcher(make_device("cpu"))
     limits = EngineLimits(max_model_len=max_model_len)
     model, tokenizer, version = loaded.model, loaded.tokenizer, loaded.version
+    pack_linears(model)  # as `server.backend` does
     engine = Engine(model, tokenizer, version, prefetcher, limits, NullRecorder())
     engine.start()
     try:

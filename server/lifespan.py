@@ -83,6 +83,9 @@ def _serve(runtime: Runtime, backend: Backend) -> None:
     runtime.set_ready(backend)
     metrics.describe_model(runtime.model_name, backend.device, backend.dtype, backend.memory_id)
     LOG.info("ready", extra={"facts": {"device": backend.device, "memory": backend.memory_id}})
+    prefetch = backend.engram_info.get("prefetch")
+    if prefetch is not None:
+        LOG.info("prefetch %s", prefetch["why"])
 
 
 async def _watch(runtime: Runtime) -> None:

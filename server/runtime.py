@@ -6,6 +6,7 @@ or how a model is loaded. Methods are for the event loop's thread unless they sa
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from server.generation import Generation
 from server.metrics import Metrics
 from server.tokenization import PromptTokenizer
 from server.wire.errors import ApiError, unavailable
+
+LOG = logging.getLogger("engram.lifecycle")
 
 
 class EnginePort(Protocol):
@@ -110,7 +113,9 @@ class Runtime:
         metrics.watch(self.engine_status, self.is_ready)
 
     def set_progress(self, phase: str, fraction: float) -> None:
-        """Note how far loading is; callable from any thread."""
+        """Note how far loading is, and log each phase once; callable from any thread."""
+        if phase != self.load_phase:
+            LOG.info("loading: %s", phase)
         self.load_phase, self.load_fraction = phase, min(max(fraction, 0.0), 1.0)
 
     def set_ready(self, backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
 
 from engram_core.retrofit.row_parameters import RowParameters
 
@@ -22,7 +23,8 @@ class RowBatch:
         self._parameters = parameters
         self._slots, inverse = torch.unique(slots, return_inverse=True)
         self._leaf = parameters.values[self._slots].requires_grad_()
-        self.embeddings = self._leaf[inverse].flatten(1)
+        # not by indexing: its backward adds repeated rows in whatever order threads come
+        self.embeddings = F.embedding(inverse, self._leaf).flatten(1)
 
     def step(self, learning_rate: float) -> None:
         """Move the rows along the gradient that a backward pass has left."""

@@ -47,7 +47,7 @@ class FakeLoader:
             has_memory=self.has_memory,
             memory_id="fake-1" if self.has_memory else "none",
             model_info={"architecture": "Fake"},
-            engram_info={"layers": [1], "prefetch": "async"},
+            engram_info={"layers": [1], "prefetch": {"path": "async", "why": "async: fake"}},
             table_bytes={1: 4096},
             resident_bytes={1: {"host": 4096}},
             load_s={"weights": 0.1, "tables": 0.2},
