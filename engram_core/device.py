@@ -131,22 +131,29 @@ def make_device(name: str) -> Device:
 
 def _best_kind() -> str:
     for kind in ("npu", "cuda"):
-        if _is_available(kind):
+        if why_not(kind) is None:
             return kind
     return "cpu"
 
 
-def _is_available(kind: str) -> bool:
+def why_not(kind: str) -> str | None:
+    """Why ``"cuda"`` or ``"npu"`` cannot be used here, for people; None when it can."""
     try:
-        return bool(_backend(kind).is_available())
-    except DeviceError:
-        return False
+        if _backend(kind).is_available():
+            return None
+    except DeviceError as error:
+        return str(error)
+    if kind == "cuda" and torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install a build with it"
+    hiding = "CUDA_VISIBLE_DEVICES" if kind == "cuda" else "ASCEND_RT_VISIBLE_DEVICES"
+    return f"no device is found; its driver is missing or {hiding} hides it"
 
 
 def _accelerator(kind: str, index: int) -> AcceleratorDevice:
     backend = _backend(kind)
-    if not backend.is_available():
-        raise DeviceError(f'device "{kind}" is not available on this machine; {ACCEPTED}')
+    reason = why_not(kind)
+    if reason is not None:
+        raise DeviceError(f'device "{kind}" is not available: {reason}; {ACCEPTED}')
     count = backend.device_count()
     if index >= count:
         raise DeviceError(
