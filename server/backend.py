@@ -57,7 +57,16 @@ def assemble(
     limits = engine_limits(settings, model, device)
     num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
     num_packed = pack_linears(model)
-    engine = Engine(model, loaded.tokenizer, version, prefetcher, limits, recorder)
+    engine = Engine(
+        model,
+        loaded.tokenizer,
+        version,
+        prefetcher,
+        limits,
+        recorder,
+        device=device,
+        graphs=settings.graphs,
+    )
 
     def close() -> None:
         if prefetcher is not None:

@@ -94,6 +94,12 @@ class Settings(BaseSettings):
         default="auto", description="Number format of the model's weights."
     )
 
+    graphs: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_off)] = Field(
+        default="auto",
+        description="Whether decode steps are captured as graphs and replayed: where the device "
+        "has graphs (auto), or not at all (off); on refuses to start without.",
+    )
+
     # the Engram memory
     engram: str = Field(
         default="auto",

@@ -97,11 +97,17 @@ class Client:
         return self.submit(prompt, max_new_tokens, **rest).wait()
 
 
-def make_engine(model, *, version=None, prefetcher=None, recorder=None, tokenizer=None, **limits):
+def make_engine(
+    model, *, version=None, prefetcher=None, recorder=None, tokenizer=None, device=None,
+    graphs="auto", **limits,
+):  # fmt: skip
     limits = {"max_model_len": 128, "kv_cache_bytes": KV_BYTES, "block_size": 8, **limits}
     tokenizer = tokenizer or ByteTokenizer(model.config.get_text_config().vocab_size)
     recorder = recorder or NullRecorder()
-    return Engine(model, tokenizer, version, prefetcher, EngineLimits(**limits), recorder)
+    return Engine(
+        model, tokenizer, version, prefetcher, EngineLimits(**limits), recorder,
+        device=device, graphs=graphs,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence as Many
 from typing import Any
 
+from engram_core.device import Device
 from engram_core.errors import ConfigError, EngramError
 from engram_core.prefetch import Prefetcher
 from engram_core.version import MemoryVersion
@@ -21,9 +21,10 @@ from server.engine.admission import refuse_full, refuse_impossible
 from server.engine.batch import Batch
 from server.engine.block_pool import BlockPool
 from server.engine.endings import Endings
+from server.engine.graphs import SPARE_BLOCKS, GraphMode, GraphRunner, can_graph
 from server.engine.inbox import Inbox
 from server.engine.integrity import check_integrity
-from server.engine.kv_cache import KVCache, LayerShape
+from server.engine.kv_cache import KVCache
 from server.engine.kv_size import plan_blocks
 from server.engine.limits import EngineLimits
 from server.engine.memory_desk import MemoryDesk
@@ -68,6 +69,8 @@ class Engine:
         prefetcher: needed with a version; the caller closes it after `stop`.
         limits: see `EngineLimits`.
         recorder: called on the engine thread.
+        device: where the model runs; without it decode steps are never captured as graphs.
+        graphs: ``"auto"`` captures where the device can, ``"on"`` insists, ``"off"`` never does.
 
     Attributes:
         report: what the check at load found about the model.
@@ -85,20 +88,28 @@ class Engine:
         prefetcher: Prefetcher | None,
         limits: EngineLimits,
         recorder: Recorder,
+        *,
+        device: Device | None = None,
+        graphs: GraphMode = "auto",
     ) -> None:
         if version is not None and prefetcher is None:
             raise ConfigError("prefetcher is None; accepted: a Prefetcher, since there is a memory")
         model.eval()
         self.report = check_model(model, limits.max_model_len)
-        cache = _make_cache(model, self.report.shapes, limits)
+        num_blocks = plan_blocks(self.report.shapes, model.dtype, limits)
+        spare = SPARE_BLOCKS if can_graph(device, graphs) else 0
+        cache = KVCache(
+            self.report.shapes, num_blocks + spare, limits.block_size, model.dtype, model.device
+        )
         vocabulary = Vocabulary.of(model, tokenizer)
         self._limits, self._recorder, self._version = limits, recorder, version
         self._num_ids = vocabulary.num_ids
         self._inbox = Inbox()
         # a prefix is shared with the convolution's state behind it
         self._desk = MemoryDesk(prefetcher, limits.block_size if limits.prefix_cache else None)
-        self._scheduler = Scheduler(limits, BlockPool(cache.num_blocks, limits.block_size))
-        self._runner = Runner(model, cache, limits, model.device)
+        self._scheduler = Scheduler(limits, BlockPool(num_blocks, limits.block_size))
+        runner = Runner(model, cache, limits, model.device)
+        self._runner = GraphRunner(runner, limits, device, graphs, version)
         self._responder = Responder(tokenizer, vocabulary.eos_ids)
         self._endings = Endings(
             self._scheduler, cache, self._desk, self._inbox, self._responder, recorder
@@ -171,6 +182,7 @@ class Engine:
             last_step_s=self._last_step_s,
             failure=self._failure,
             kv_blocks_kept=scheduler.pool.num_idle,
+            decode_path=self._runner.why_path,
         )
 
     def check_integrity(self) -> None:
@@ -309,8 +321,3 @@ class Engine:
         self._inbox.take(self._scheduler.add)
         for sequence in list(self._scheduler.sequences()):
             self._endings.fail(sequence, kind, message)
-
-
-def _make_cache(model: Any, shapes: Many[LayerShape], limits: EngineLimits) -> KVCache:
-    num_blocks = plan_blocks(shapes, model.dtype, limits)
-    return KVCache(shapes, num_blocks, limits.block_size, model.dtype, model.device)

@@ -231,3 +231,4 @@ class EngineStatus:
     last_step_s: float  # monotonic time of the engine thread's last heartbeat
     failure: str | None = None
     kv_blocks_kept: int = 0  # unused ones that still hold a prefix
+    decode_path: str = "eager"  # "graphs" or "eager", with the reason
