@@ -8,25 +8,27 @@ context. Knows no clock and no sequences.
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
+
 MIN_TOKENS = 16  # a prompt always moves on; fewer tokens cost nearly as much
 PROBE_STEPS = 64  # so many mixed steps, then one that only generates is measured again
-_WEIGHT = 0.3  # of the newest measurement
+_MEMORY = 9  # durations whose median counts: a step that something else held up changes nothing
+_WEIGHT = 0.3  # of the newest cost of a token
 
 
 class PrefillPace:
     """Turns a bound on the time between tokens into a budget of prompt tokens.
 
     Args:
-        max_decode_slowdown: a mixed step may take so many times as long as one that only generates;
+        max_slowdown: a mixed step may take so many times as long as one that only generates;
             None: no bound.
     """
 
-    def __init__(self, max_decode_slowdown: float | None) -> None:
-        self._is_bounded = max_decode_slowdown is not None
-        self._share = (
-            max_decode_slowdown or 1
-        ) - 1  # what prompts may add to a step that generates
-        self._decode_s: dict[int, float] = {}  # duration of generating alone, by size of batch
+    def __init__(self, max_slowdown: float | None) -> None:
+        self._is_bounded = max_slowdown is not None
+        self._share = (max_slowdown or 1) - 1  # of a step that generates: what prompts may add
+        self._decode_s: dict[int, deque[float]] = {}  # of generating alone, by size of batch
         self._token_s: float | None = None  # what a prompt token adds
         self._mixed_steps = 0
 
@@ -37,24 +39,23 @@ class PrefillPace:
         """
         if not self._is_bounded or num_decodes == 0:
             return None
-        decode_s = self._decode_s.get(_size_class(num_decodes))
-        if decode_s is None or self._mixed_steps >= PROBE_STEPS:
+        known = self._decode_s.get(_size_class(num_decodes))
+        if not known or self._mixed_steps >= PROBE_STEPS:
             return 0
-        return self._affordable(decode_s)
+        return self._affordable(median(known))
 
     def note(self, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
         """Learn from a step; every step must be told."""
         if not self._is_bounded or num_decodes == 0:
             return
-        size = _size_class(num_decodes)
-        decode_s = self._decode_s.get(size)
+        known = self._decode_s.setdefault(_size_class(num_decodes), deque(maxlen=_MEMORY))
         if num_prefill_tokens == 0:
-            self._decode_s[size] = _blend(decode_s, duration_s)
+            known.append(duration_s)
             self._mixed_steps = 0
             return
         self._mixed_steps += 1
-        if decode_s is not None:
-            self._note_mixed(decode_s, num_prefill_tokens, duration_s)
+        if known:
+            self._note_mixed(median(known), num_prefill_tokens, duration_s)
 
     def _note_mixed(self, decode_s: float, num_tokens: int, duration_s: float) -> None:
         if num_tokens < max(MIN_TOKENS, self._affordable(decode_s) // 2):

@@ -75,3 +75,13 @@ def test_a_few_tokens_say_little():
     before = pace.budget(8)
     pace.note(8, 3, 0.09)
     assert pace.budget(8) == before
+
+
+def test_a_step_that_something_else_held_up_changes_nothing():
+    pace = PrefillPace(2.0)
+    run(pace, 40, decode_s=0.03, token_s=0.001)
+    for _ in range(9):
+        pace.note(8, 0, 0.03)
+    before = pace.budget(8)
+    pace.note(8, 0, 5.0)
+    assert pace.budget(8) == before
