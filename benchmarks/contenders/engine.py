@@ -1,29 +1,42 @@
-"""The serving engine as a side of the comparison, driven without HTTP."""
+"""This server's engine without HTTP: the backend of `engram-server serve`, driven from a thread."""
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 from benchmarks.run_times import RunTimes
-from server.engine.engine import Engine
+from server.backend import load_backend
+from server.config import Settings
 from server.engine.types import (
     Event,
     FailureEvent,
+    NullRecorder,
     Request,
     SamplingParams,
     TokenEvent,
 )
+from server.runtime import EnginePort
+
+STOP_TIMEOUT_S = 10.0
+Arrivals = queue.SimpleQueue[tuple[int, float, Event]]
 
 
-class EngineSide:
+class EngineContender:
     """Submits prompts to a started engine and waits for the last answer."""
 
-    name = "engine"
-
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        *,
+        name: str = "engine",
+        bits: str = "bf16",
+        has_memory: bool = True,
+    ) -> None:
+        self.name, self.bits, self.has_memory = name, bits, has_memory
         self._engine = engine
         self._ids = count()
 
@@ -33,18 +46,14 @@ class EngineSide:
         Raises:
             RuntimeError: the engine failed a request.
         """
-        arrived: queue.SimpleQueue[tuple[int, float, Event]] = queue.SimpleQueue()
+        arrived: Arrivals = queue.SimpleQueue()
         start_s = time.perf_counter()
         for number, prompt in enumerate(prompts):
             self._submit(arrived, number, prompt, new_tokens)
         return _collect(arrived, start_s, len(prompts))
 
     def _submit(
-        self,
-        arrived: queue.SimpleQueue[tuple[int, float, Event]],
-        number: int,
-        prompt: Sequence[int],
-        new_tokens: int,
+        self, arrived: Arrivals, number: int, prompt: Sequence[int], new_tokens: int
     ) -> None:
         request = Request(
             id=f"bench-{next(self._ids)}",
@@ -57,9 +66,19 @@ class EngineSide:
         )
 
 
-def _collect(
-    arrived: queue.SimpleQueue[tuple[int, float, Event]], start_s: float, num_sequences: int
-) -> RunTimes:
+@contextmanager
+def open_engine(settings: Settings, name: str, bits: str) -> Iterator[EngineContender]:
+    """The engine that a server with these settings would run."""
+    backend = load_backend(settings, NullRecorder(), lambda _phase, _fraction: None)
+    backend.engine.start()
+    try:
+        yield EngineContender(backend.engine, name=name, bits=bits, has_memory=backend.has_memory)
+    finally:
+        backend.engine.stop(STOP_TIMEOUT_S)
+        backend.close()
+
+
+def _collect(arrived: Arrivals, start_s: float, num_sequences: int) -> RunTimes:
     times_s: list[list[float]] = [[] for _ in range(num_sequences)]
     token_ids: list[list[int]] = [[] for _ in range(num_sequences)]
     running = num_sequences
