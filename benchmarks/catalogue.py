@@ -107,6 +107,8 @@ def contenders(
         prompts,
         bits=around.bits,
         dtype=around.dtype,
+        num_seqs=around.num_seqs,
+        seq_tokens=around.seq_tokens,
     )
     return openers
 

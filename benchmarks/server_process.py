@@ -36,13 +36,14 @@ def serve(
     process = subprocess.Popen(command, cwd=folder)
     try:
         with ServedModel(f"http://127.0.0.1:{port}") as served:
-            _wait_until_ready(served, process)
+            wait_until_ready(served, process)
             yield served
     finally:
         stop(process)
 
 
-def _wait_until_ready(served: ServedModel, process: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(served: ServedModel, process: subprocess.Popen[bytes]) -> None:
+    """Wait for /ready. Raises RuntimeError when the server ended, or takes too long."""
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while not served.is_ready():
         if process.poll() is not None:

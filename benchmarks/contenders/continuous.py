@@ -56,6 +56,11 @@ class ContinuousContender:
         return RunTimes(start_s, times_s, [output.generated_tokens for output in ordered])
 
 
+def num_blocks(num_seqs: int, seq_tokens: int) -> int:
+    """Blocks of a cache with room for twice that much."""
+    return 2 * num_seqs * -(-seq_tokens // PAGE_TOKENS)
+
+
 @contextmanager
 def open_continuous(
     settings: Settings, bits: str, *, num_seqs: int, seq_tokens: int
@@ -64,7 +69,7 @@ def open_continuous(
     plain = settings.model_copy(update={"engram": "none"})
     model = load(plain, lambda _phase, _fraction: None).model
     config = ContinuousBatchingConfig(
-        num_blocks=2 * num_seqs * -(-seq_tokens // PAGE_TOKENS),
+        num_blocks=num_blocks(num_seqs, seq_tokens),
         max_batch_tokens=MAX_BATCH_TOKENS,
         allow_block_sharing=False,  # no two prompts begin alike
     )

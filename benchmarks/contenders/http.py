@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.client_process import ClientProcess
 from benchmarks.prompt_source import PromptSource
 from benchmarks.run_times import RunTimes
-from benchmarks.server_process import serve
+from benchmarks.server_process import PROGRAM, serve
 from server.config import Settings
 
 
@@ -74,14 +74,22 @@ def _token_ids(stream: dict[str, Any], new_tokens: int) -> list[int]:
 
 @contextmanager
 def open_http(
-    settings: Settings, client: ClientProcess, prompts: PromptSource, *, bits: str
+    settings: Settings,
+    client: ClientProcess,
+    prompts: PromptSource,
+    *,
+    bits: str,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[HttpContender]:
-    """`engram-server serve` with these settings, in a process of its own."""
+    """`engram-server serve` with these settings; another `program` replaces the server's."""
     arguments = ["--device", settings.device, "--dtype", settings.dtype, "--log-level", "warning"]
     arguments += ["--engram", settings.engram]
     if settings.model is not None:
         arguments.append(str(settings.model))
-    with serve(arguments) as served:
-        yield HttpContender(
+    with serve(arguments, program=program) as served:
+        contender = HttpContender(
             served.url, client, prompts, bits=bits, has_memory=settings.engram != "none"
         )
+        if program != PROGRAM:
+            contender.name = f"HTTP by {program[-1]}"
+        yield contender

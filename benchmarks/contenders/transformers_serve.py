@@ -20,6 +20,7 @@ import httpx
 
 from benchmarks.client_process import ClientProcess
 from benchmarks.contender import UnavailableError
+from benchmarks.contenders.continuous import MAX_BATCH_TOKENS, num_blocks
 from benchmarks.prompt_source import PromptSource
 from benchmarks.run_times import RunTimes
 from benchmarks.server_process import free_port, stop
@@ -74,7 +75,14 @@ def token_times(stream: dict[str, Any], new_tokens: int) -> list[float]:
 
 @contextmanager
 def open_transformers_serve(
-    model_folder: Path, client: ClientProcess, prompts: PromptSource, *, bits: str, dtype: str
+    model_folder: Path,
+    client: ClientProcess,
+    prompts: PromptSource,
+    *,
+    bits: str,
+    dtype: str,
+    num_seqs: int,
+    seq_tokens: int,
 ) -> Iterator[TransformersServeContender]:
     """The server of this environment's transformers, on a free port.
 
@@ -90,8 +98,11 @@ def open_transformers_serve(
     port = free_port()
     command = [str(Path(sys.executable).with_name("transformers")), "serve", str(model_folder)]
     command += ["--continuous-batching", "--device", "cpu", "--dtype", dtype]
+    # left to itself it takes 60 % of the machine's memory for keys, values and masks
+    command += ["--cb-num-blocks", str(num_blocks(num_seqs, seq_tokens))]
+    command += ["--cb-max-batch-tokens", str(MAX_BATCH_TOKENS)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_until_healthy(url, process)
