@@ -68,7 +68,10 @@ async def run_job(job: dict[str, Any]) -> dict[str, Any]:
     cpu_s, start_s = time.process_time(), time.perf_counter()
     for request, end in zip(requests, ended, strict=True):
         connect = partial(StreamProtocol, request, end)
-        await loop.create_connection(connect, job["host"], job["port"])
+        try:
+            await loop.create_connection(connect, job["host"], job["port"])
+        except OSError:  # nobody listens: a stream without an answer
+            end.set_result(Arrivals())
     async with asyncio.timeout(JOB_TIMEOUT_S):
         streams = await asyncio.gather(*ended)
     cpu_s = time.process_time() - cpu_s
@@ -87,7 +90,7 @@ def _request(job: dict[str, Any], body: dict[str, Any]) -> bytes:
 def describe(arrivals: Arrivals) -> dict[str, Any]:
     """JSON-ready: status, times, and the frames' data; of a refusal its body."""
     head, _, body = bytes(arrivals.raw).partition(b"\r\n\r\n")
-    status = int(head.split(b" ", 2)[1]) if head else 0
+    status = int(head.split(b" ", 2)[1]) if head else 0  # 0: no answer at all
     if b"transfer-encoding: chunked" in head.lower():
         body = unchunk(body)
     text = body.decode(errors="replace")

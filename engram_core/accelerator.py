@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +51,7 @@ class AcceleratorDevice:
         self.supports_graphs = kind == "cuda"
         self._kind = kind
         self._backend: Any = backend
+        self._graph_pool: Any = None
 
     def stream(self) -> Any:
         """A new side stream of this device."""
@@ -100,6 +101,23 @@ class AcceleratorDevice:
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Keep the tensor's memory until the current stream is done with it."""
         tensor.record_stream(self._backend.current_stream(self.torch_device))
+
+    def capture(self, run: Callable[[], None], inputs: Sequence[torch.Tensor]) -> Any:
+        """Capture a CUDA graph; all graphs of this device share one memory pool.
+
+        So the results of one may be overwritten by the replay of another.
+        """
+        if not self.supports_graphs:
+            raise DeviceError(f"{self.name} cannot capture graphs; accepted: a CUDA device")
+        with self._backend.device(self.torch_device):
+            self._graph_pool = self._graph_pool or self._backend.graph_pool_handle()
+            graph = self._backend.CUDAGraph()
+            # other threads go on looking rows up meanwhile: only this one is watched
+            with self._backend.graph(
+                graph, pool=self._graph_pool, capture_error_mode="thread_local"
+            ):
+                run()
+        return graph
 
     def synchronize(self) -> None:
         """Block until this device is idle."""

@@ -6,6 +6,9 @@ one mechanism: run k tokens, truncate, go on equals never having run them.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import torch
 
 from engram_core.errors import ConfigError, StateError
@@ -43,6 +46,8 @@ class ConvState:
         self._max_draft = max_draft
         # zeros stand before the sequence's start, as in the demo's zero padding
         self._tail = torch.zeros(history, channels, dtype=dtype, device=device)
+        self._watched: Sequence[int] = ()
+        self._snapshots: dict[int, ConvState] = {}
 
     @property
     def history(self) -> torch.Tensor:
@@ -51,10 +56,32 @@ class ConvState:
 
     def append(self, u: torch.Tensor) -> None:
         """Take over the inputs of the next tokens, ``[tokens, G*D]``."""
-        self.length += len(u)
+        before, self.length = self.length, self.length + len(u)
         keep = self._history + min(self._max_draft, self.length)
         joined = torch.cat([self._tail, u.to(self._tail.dtype)])
+        for length in self._watched:
+            if before < length <= self.length:
+                self._snapshots[length] = self._at(length, joined)
         self._tail = joined[max(0, len(joined) - keep) :].clone()
+
+    def watch(self, lengths: Sequence[int]) -> None:
+        """Keep a copy of the state as it was at these lengths, once `append` reaches them."""
+        self._watched, self._snapshots = lengths, {}
+
+    def take_snapshots(self) -> dict[int, ConvState]:
+        """The copies made since `watch`, by length; another sequence can go on from them."""
+        taken = self._snapshots
+        self.watch(())
+        return taken
+
+    def _at(self, length: int, joined: torch.Tensor) -> ConvState:
+        """The state at an earlier length; ``joined`` ends with the vectors up to now."""
+        stop = len(joined) - (self.length - length)
+        earlier = copy.copy(self)
+        earlier.length = length
+        earlier._tail = joined[stop - self._history : stop].clone()
+        earlier.watch(())
+        return earlier
 
     def truncate(self, length: int) -> None:
         """Forget all tokens from position `length` on.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -55,6 +55,10 @@ class CpuDevice:
 
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Nothing to do without streams."""
+
+    def capture(self, run: Callable[[], None], inputs: Sequence[torch.Tensor]) -> NoReturn:
+        """Raise DeviceError: there are no graphs here."""
+        raise DeviceError("cpu cannot capture graphs; accepted: a device that supports graphs")
 
     def synchronize(self) -> None:
         """The host is always idle here."""

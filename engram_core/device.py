@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -31,11 +31,22 @@ class Event(Protocol):
         """Block the calling thread until everything before this point is done."""
 
 
+class Graph(Protocol):
+    """Captured work of a device."""
+
+    def replay(self) -> None:
+        """Queue the work again behind what the calling thread's current stream holds.
+
+        It reads and writes the very memory that it did when it was captured.
+        """
+
+
 class Device(Protocol):
     """Where compute runs, and how rows get there.
 
     Attributes of implementations are fixed after construction; all methods may be called from
-    several threads. A stream is an opaque object that belongs to its device.
+    several threads. A stream is an opaque object that belongs to its device; None stands for the
+    calling thread's current stream, the one that compute uses.
     """
 
     @property
@@ -52,7 +63,7 @@ class Device(Protocol):
 
     @property
     def supports_graphs(self) -> bool:
-        """Whether a step can be captured and replayed."""
+        """Whether `capture` works here."""
 
     def stream(self) -> Any:
         """A new side stream, beside the one that compute uses."""
@@ -77,6 +88,21 @@ class Device(Protocol):
 
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Say that the calling thread's current stream uses a tensor of a side stream."""
+
+    def capture(self, run: Callable[[], None], inputs: Sequence[torch.Tensor]) -> Graph:
+        """Record what `run` does on the current stream; its results are there after a replay.
+
+        `run` was called once before, so that whatever libraries set up is set up. It must not
+        read values on the host. Tensors that it makes live as long as somebody holds them or the
+        graph.
+
+        Args:
+            run: called once.
+            inputs: tensors that the caller refills before every replay.
+
+        Raises:
+            DeviceError: this device has no graphs. What `run` or the capture raises passes.
+        """
 
     def synchronize(self) -> None:
         """Block until the device is idle."""
@@ -105,22 +131,29 @@ def make_device(name: str) -> Device:
 
 def _best_kind() -> str:
     for kind in ("npu", "cuda"):
-        if _is_available(kind):
+        if why_not(kind) is None:
             return kind
     return "cpu"
 
 
-def _is_available(kind: str) -> bool:
+def why_not(kind: str) -> str | None:
+    """Why ``"cuda"`` or ``"npu"`` cannot be used here, for people; None when it can."""
     try:
-        return bool(_backend(kind).is_available())
-    except DeviceError:
-        return False
+        if _backend(kind).is_available():
+            return None
+    except DeviceError as error:
+        return str(error)
+    if kind == "cuda" and torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install a build with it"
+    hiding = "CUDA_VISIBLE_DEVICES" if kind == "cuda" else "ASCEND_RT_VISIBLE_DEVICES"
+    return f"no device is found; its driver is missing or {hiding} hides it"
 
 
 def _accelerator(kind: str, index: int) -> AcceleratorDevice:
     backend = _backend(kind)
-    if not backend.is_available():
-        raise DeviceError(f'device "{kind}" is not available on this machine; {ACCEPTED}')
+    reason = why_not(kind)
+    if reason is not None:
+        raise DeviceError(f'device "{kind}" is not available: {reason}; {ACCEPTED}')
     count = backend.device_count()
     if index >= count:
         raise DeviceError(

@@ -94,7 +94,8 @@ class Lookup:
             self.rows = self._landing.take(self.landed)
             if is_under_way:
                 self._ready_s = time.perf_counter()
-            self.landed = replace(self.landed, rows=self.rows, event=None)  # one copy is enough
+            # one copy is enough
+            self.landed = replace(self.landed, rows=self.rows, event=None, table=None)
         return self.rows
 
     def drop(self) -> None:

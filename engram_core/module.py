@@ -120,10 +120,11 @@ class EngramModule(nn.Module):
         """
         if not self.config.min_hit_orders:
             return None
-        orders = [self.config.orders.index(order) for order in self.config.min_hit_orders]
         grid = (len(self.config.orders), self.config.num_heads, self.config.head_dim)
-        rows = embeddings.view(-1, *grid)[:, orders]  # [tokens, orders, heads, d]
-        return (rows != 0).any(-1).flatten(1).all(-1)
+        written = (embeddings.view(-1, *grid) != 0).any(-1).all(-1)  # [tokens, orders]
+        # one by one: a list as index would be copied from the host, which no graph can hold
+        wanted = [written[:, self.config.orders.index(n)] for n in self.config.min_hit_orders]
+        return torch.stack(wanted, -1).all(-1)
 
     def _project(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys ``[tokens, G, D]`` and the shared value ``[tokens, D]`` in one product."""
@@ -180,11 +181,7 @@ class EngramModule(nn.Module):
             pieces += [zeros if state is None else state.history.to(inputs.dtype), part]
             if state is not None:
                 state.append(part.detach())
-        shifts = torch.repeat_interleave(
-            torch.arange(len(lengths)) * history, torch.tensor(list(lengths))
-        )
-        starts = torch.arange(len(inputs)) + shifts
-        return torch.cat(pieces), starts.to(inputs.device)
+        return torch.cat(pieces), _starts(lengths, history, inputs.device)
 
     def load_demo_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take the weights of the demo's module (its state-dict keys; tables are left alone)."""
@@ -209,6 +206,16 @@ class EngramModule(nn.Module):
                 "key_norm": state["k_weight"],
             }
         )
+
+
+def _starts(lengths: Sequence[int], history: int, device: torch.device) -> torch.Tensor:
+    """Where each token's oldest tap is when every sequence stands behind `history` vectors."""
+    if all(length == 1 for length in lengths):  # a decode step; made on the device for graphs
+        return torch.arange(len(lengths), device=device) * (history + 1)
+    shifts = torch.repeat_interleave(
+        torch.arange(len(lengths)) * history, torch.tensor(list(lengths))
+    )
+    return (torch.arange(len(shifts)) + shifts).to(device)
 
 
 def _inverse_rms(x: torch.Tensor, eps: float) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 A copy lands only after a latency, in stream order. Reading its target before the thread saw its
 event done, or changing its source before it landed, raises DeviceError: the two mistakes that real
-accelerators answer with silently wrong rows.
+accelerators answer with silently wrong rows. Its graphs are `engram_core.simulated_graph`'s.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from engram_core.cpu_device import check_copy
 from engram_core.errors import DeviceError
+from engram_core.simulated_graph import SimulatedGraph
 
 
 class SimulatedDevice:
@@ -30,11 +31,12 @@ class SimulatedDevice:
     name = "simulated"
     torch_device = torch.device("cpu")
     shares_host_memory = False
-    supports_graphs = False
+    supports_graphs = True
 
     def __init__(self, latency_s: float = 0.001) -> None:
         self._latency_s = latency_s
         self._streams: list[_Stream] = []
+        self._compute = self.stream()
 
     def stream(self) -> _Stream:
         """A new timeline."""
@@ -42,8 +44,9 @@ class SimulatedDevice:
         self._streams.append(stream)
         return stream
 
-    def event(self, stream: _Stream) -> _Event:
+    def event(self, stream: _Stream | None) -> _Event:
         """A point behind every copy queued on `stream` so far."""
+        stream = stream or self._compute
         return _Event(stream, stream.queued)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, stream: _Stream) -> torch.Tensor:
@@ -54,9 +57,17 @@ class SimulatedDevice:
         """A host tensor."""
         return torch.empty(tuple(shape), dtype=dtype)
 
-    def copy_async(self, src: torch.Tensor, dst: torch.Tensor, stream: _Stream) -> _Event:
-        """Queue a copy that lands after the latency."""
+    def copy_async(self, src: torch.Tensor, dst: torch.Tensor, stream: _Stream | None) -> _Event:
+        """Queue a copy that lands after the latency.
+
+        Compute comes behind the copies of its own stream, so what they fill can be read at once;
+        their sources must be left alone all the same.
+        """
         check_copy(src, dst)
+        if stream is None:
+            dst.copy_(src)
+            self._compute.queue(_Upload(src))
+            return self.event(self._compute)
         if not isinstance(dst, _GuardedTensor):
             raise DeviceError("dst is a host tensor; accepted: a tensor of this device")
         stream.queue(_Copy(src, dst))
@@ -65,6 +76,10 @@ class SimulatedDevice:
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Refuse a tensor that is still being filled."""
         _refuse_unready([tensor])
+
+    def capture(self, run: Callable[[], None], inputs: Sequence[torch.Tensor]) -> SimulatedGraph:
+        """Record the calls of `run`."""
+        return SimulatedGraph(run, inputs)
 
     def synchronize(self) -> None:
         """Wait for every copy."""
@@ -76,20 +91,31 @@ class SimulatedDevice:
         return 2**40, 2**40
 
 
-class _Copy:
-    """One queued copy; remembers its source as it was."""
+class _Upload:
+    """A copy under way; remembers its source as it was."""
+
+    def __init__(self, src: torch.Tensor) -> None:
+        self._src, self._before = src, src.clone()
+
+    def land(self) -> None:
+        if not torch.equal(_bits(self._src), _bits(self._before)):
+            raise DeviceError("the source of a copy was changed before the copy landed")
+
+
+class _Copy(_Upload):
+    """A copy on a side stream, whose target must not be read before it has landed."""
 
     def __init__(self, src: torch.Tensor, dst: torch.Tensor) -> None:
-        self._src, self._before = src, src.clone()
+        super().__init__(src)
         self._dst = dst.as_subclass(torch.Tensor)
         _UNREADY.add(_address(dst))
         # also when a device is dropped with copies under way
         self._mark_ready = weakref.finalize(self, _UNREADY.remove, _address(dst))
 
     def land(self) -> None:
-        if not torch.equal(_bits(self._src), _bits(self._before)):
-            raise DeviceError("the source of a copy was changed before the copy landed")
-        self._dst.copy_(self._src)
+        super().land()
+        with torch.inference_mode():  # whoever looks lands it, in whatever mode it was made
+            self._dst.copy_(self._src)
         self._mark_ready()
 
 
@@ -100,11 +126,11 @@ class _Stream:
         self.queued = 0
         self._latency_s = latency_s
         self._landed = 0
-        self._pending: list[tuple[float, _Copy]] = []
+        self._pending: list[tuple[float, _Upload]] = []
         self._free_s = 0.0
         self._lock = threading.Lock()
 
-    def queue(self, copy: _Copy) -> None:
+    def queue(self, copy: _Upload) -> None:
         with self._lock:
             self._free_s = max(self._free_s, time.monotonic()) + self._latency_s
             self._pending.append((self._free_s, copy))

@@ -1,19 +1,22 @@
 """StagingPool and RowLanding: how gathered rows reach the device.
 
 On the host a gather writes straight into the rows that compute reads. On an accelerator it writes
-into reused pinned memory, and one copy on a side stream brings the rows over.
+into reused pinned memory, and one copy on a side stream brings the rows over. Of a table that lies
+on the device only the row ids travel.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from engram_core.device import Device, Event
 from engram_core.errors import ConfigError
 from engram_core.store.base import OUTPUT_DTYPES, RowIds, Tier, TierReport
+from engram_core.store.device_table import DeviceTable
+from engram_core.store.kernels import check_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +24,17 @@ class LandedRows:
     """Rows on their way to, or on, the device.
 
     Attributes:
-        rows: device tensor ``[n, row_dim]``, valid once `event` is done.
+        rows: device tensor ``[n, row_dim]``, valid once `event` is done; the rows' ids ``[n]``
+            where there is a `table`.
         event: the copy's end; None when no copy was needed.
         report: what the tier did.
+        table: a table on the device, out of which the rows are still to be gathered.
     """
 
     rows: torch.Tensor
     event: Event | None
     report: TierReport
+    table: torch.Tensor | None = None
 
     def has_landed(self) -> bool:
         """Whether the rows can be read."""
@@ -51,26 +57,48 @@ class RowLanding:
         self._stream = device.stream()
         self._pool = _PinnedPool(device)
 
+    @torch.inference_mode(False)
     def gather(self, tier: Tier, row_ids: RowIds) -> LandedRows:
-        """Gather the rows `row_ids` ``[n]`` and start bringing them to the device."""
+        """Gather the rows `row_ids` ``[n]`` and start bringing them to the device.
+
+        Buffers pass from thread to thread: one made in inference mode could not be written outside.
+        """
         shape = (row_ids.size, tier.row_dim)
         if self._device.shares_host_memory:
             rows = torch.empty(shape, dtype=self.dtype)
             return LandedRows(rows, None, tier.gather(row_ids, rows))
+        if isinstance(tier, DeviceTable):
+            return self._send_ids(tier, row_ids)
         staging = self._pool.take(row_ids.size * tier.row_dim)
         source = staging[: row_ids.size * tier.row_dim].view(shape)
         report = tier.gather(row_ids, source)
+        crossed_bytes = report.transferred_bytes + source.nbytes
         rows = self._device.empty(shape, torch.bfloat16, self._stream)
         event = self._device.copy_async(source, rows, self._stream)
         self._pool.give(staging, event)
-        return LandedRows(rows, event, report)
+        return LandedRows(rows, event, replace(report, transferred_bytes=crossed_bytes))
+
+    def _send_ids(self, table: DeviceTable, row_ids: RowIds) -> LandedRows:
+        check_ids(row_ids, table.num_rows)
+        num_values = row_ids.nbytes // torch.bfloat16.itemsize  # the buffers count in these
+        staging = self._pool.take(num_values)
+        source = staging[:num_values].view(torch.int64)
+        source.copy_(torch.from_numpy(row_ids))
+        ids = self._device.empty(row_ids.shape, torch.int64, self._stream)
+        event = self._device.copy_async(source, ids, self._stream)
+        self._pool.give(staging, event)
+        report = TierReport({table.name: row_ids.size}, transferred_bytes=row_ids.nbytes)
+        return LandedRows(ids, event, report, table.rows)
 
     def take(self, landed: LandedRows) -> torch.Tensor:
         """The rows in `dtype` for the calling thread's stream, once the copy is done."""
         if landed.event is not None:
             landed.event.wait()
             self._device.hand_over(landed.rows)
-        return landed.rows.to(self.dtype)
+        rows = landed.rows
+        if landed.table is not None:
+            rows = landed.table.index_select(0, rows)
+        return rows.to(self.dtype)
 
 
 class _PinnedPool:

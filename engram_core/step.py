@@ -51,6 +51,7 @@ class EngramStep:
             forward computed for them.
 
     Attributes:
+        version, spans, gate_scales: as given; a failed ticket's spans become None.
         waits: how long compute waited, per layer and phase, zeros included.
         gates: per layer ``[tokens, G]``, 0 where a position does not contribute.
         failures: index of a sequence -> why its rows did not come.
@@ -67,29 +68,33 @@ class EngramStep:
         isolate_failures: bool = False,
     ) -> None:
         count = len(lengths)
-        self._version = version
+        self.version = version
         self._lengths = list(lengths)
-        self._spans = list(spans)
-        self._gate_scales = [1.0] * count if gate_scales is None else list(gate_scales)
+        self.spans = list(spans)
+        self.gate_scales = [1.0] * count if gate_scales is None else list(gate_scales)
         self._conv_states = [None] * count if conv_states is None else list(conv_states)
         self._isolate_failures = isolate_failures
         self._check()
-        self._runs = _merge(self._lengths, self._spans)
+        self._runs = _merge(self._lengths, self.spans)
         self.num_tokens = sum(self._lengths)
         self.waits: list[WaitStats] = []
         self.gates: dict[int, torch.Tensor] = {}
         self.failures: dict[int, EngramError] = {}
 
     def _check(self) -> None:
-        given = (len(self._spans), len(self._gate_scales), len(self._conv_states))
+        given = (len(self.spans), len(self.gate_scales), len(self._conv_states))
         if set(given) != {len(self._lengths)}:
             raise ConfigError(
                 f"spans, gate_scales and conv_states have {given} entries; "
                 f"accepted: {len(self._lengths)}, one per sequence"
             )
-        for length, span in zip(self._lengths, self._spans, strict=True):
+        for length, span in zip(self._lengths, self.spans, strict=True):
             if span is not None:
-                _check_span(span, length, self._version.id)
+                _check_span(span, length, self.version.id)
+
+    def states(self, layer: int) -> list[ConvState | None]:
+        """Each sequence's convolution state of `layer`."""
+        return [states.get(layer) if states else None for states in self._conv_states]
 
     def embeddings(self, layer: int) -> torch.Tensor:
         """The step's rows ``[tokens, F]`` in packed order, zeros for silent sequences.
@@ -106,7 +111,7 @@ class EngramStep:
         ]
         like = next((part for part in parts if isinstance(part, torch.Tensor)), None)
         if like is None:
-            like = torch.zeros(0, self._version.config.memory_dim, dtype=torch.bfloat16)
+            like = torch.zeros(0, self.version.config.memory_dim, dtype=torch.bfloat16)
         tensors = [
             part if isinstance(part, torch.Tensor) else _zero_rows(like, part) for part in parts
         ]
@@ -129,11 +134,11 @@ class EngramStep:
         return rows
 
     def _silence(self, ticket: Ticket, error: EngramError) -> None:
-        for index, span in enumerate(self._spans):
+        for index, span in enumerate(self.spans):
             if span is not None and span.ticket is ticket:
-                self._spans[index] = None
+                self.spans[index] = None
                 self.failures[index] = error
-        self._runs = _merge(self._lengths, self._spans)
+        self._runs = _merge(self._lengths, self.spans)
 
     def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Add the memory of `layer` to `hidden` ``[tokens, G, D]``, and keep the gates.
@@ -145,15 +150,15 @@ class EngramStep:
         if len(hidden) != self.num_tokens:
             raise ConfigError(f"hidden has {len(hidden)} tokens; accepted: {self.num_tokens}")
         embeddings = self.embeddings(layer)
-        if all(span is None for span in self._spans):
+        if all(span is None for span in self.spans):
             self.gates[layer] = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
             return hidden
         enabled = self._enabled(hidden.device)
-        output: EngramOutput = self._version.modules[layer](
+        output: EngramOutput = self.version.modules[layer](
             hidden,
             embeddings,
             lengths=self._lengths,
-            conv_states=[state.get(layer) if state else None for state in self._conv_states],
+            conv_states=self.states(layer),
             live=enabled,  # the module adds its hit rule
             gate_scale=self._gate_scale(hidden.device),
         )
@@ -165,14 +170,14 @@ class EngramStep:
 
     def _enabled(self, device: torch.device) -> torch.Tensor | None:
         """Bool ``[tokens]``, False for silent sequences; None when there are none."""
-        if all(span is not None for span in self._spans):
+        if all(span is not None for span in self.spans):
             return None
-        return self._per_token([span is not None for span in self._spans], device)
+        return self._per_token([span is not None for span in self.spans], device)
 
     def _gate_scale(self, device: torch.device) -> torch.Tensor | None:
-        if all(scale == 1.0 for scale in self._gate_scales):
+        if all(scale == 1.0 for scale in self.gate_scales):
             return None
-        return self._per_token(self._gate_scales, device)
+        return self._per_token(self.gate_scales, device)
 
     def _per_token(self, values: Sequence[float], device: torch.device) -> torch.Tensor:
         per_sequence = torch.tensor(values)

@@ -57,7 +57,16 @@ def assemble(
     limits = engine_limits(settings, model, device)
     num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
     num_packed = pack_linears(model)
-    engine = Engine(model, loaded.tokenizer, version, prefetcher, limits, recorder)
+    engine = Engine(
+        model,
+        loaded.tokenizer,
+        version,
+        prefetcher,
+        limits,
+        recorder,
+        device=device,
+        graphs=settings.graphs,
+    )
 
     def close() -> None:
         if prefetcher is not None:
@@ -111,6 +120,8 @@ def engine_limits(settings: Settings, model: Any, device: Device) -> EngineLimit
         max_queue_len=settings.max_queue_len,
         max_queued_tokens=settings.max_queued_tokens,
         kv_cache_bytes=settings.kv_cache_memory,
+        max_decode_slowdown=settings.max_decode_slowdown,
+        prefix_cache=settings.prefix_cache == "on",
         free_memory_bytes=device.memory()[0],
     )
 

@@ -94,6 +94,12 @@ class Settings(BaseSettings):
         default="auto", description="Number format of the model's weights."
     )
 
+    graphs: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_off)] = Field(
+        default="auto",
+        description="Whether decode steps are captured as graphs and replayed: where the device "
+        "has graphs (auto), or not at all (off); on refuses to start without.",
+    )
+
     # the Engram memory
     engram: str = Field(
         default="auto",
@@ -126,6 +132,16 @@ class Settings(BaseSettings):
     )
     max_num_batched_tokens: int = Field(
         default=512, ge=16, le=65536, description="Tokens of one engine step."
+    )
+    max_decode_slowdown: float = Field(
+        default=2.0,
+        ge=1.1,
+        le=1000,
+        description="How many times longer a step may take for the sake of prompts while "
+        "requests generate.",
+    )
+    prefix_cache: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
+        default="on", description="Start a request with what an earlier one has computed."
     )
     max_queue_len: int = Field(
         default=128,

@@ -86,6 +86,7 @@ def _serve(runtime: Runtime, backend: Backend) -> None:
     prefetch = backend.engram_info.get("prefetch")
     if prefetch is not None:
         LOG.info("prefetch %s", prefetch["why"])
+    LOG.info("decode %s", backend.engine.status().decode_path)
 
 
 async def _watch(runtime: Runtime) -> None:

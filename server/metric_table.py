@@ -78,6 +78,9 @@ ENGINE_METRICS = (
     _histogram(
         "step_duration_seconds", TOKEN_BUCKETS_S, "Time of one engine step, on the host's clock."
     ),
+    _gauge("prefix_cache_blocks", "Unused blocks that are kept because a prefix is in them."),
+    _counter("prefix_cache_queries_total", "Tokens looked up in the prefix cache."),
+    _counter("prefix_cache_hits_total", "Tokens found there, which need no computing."),
     _counter("preemptions_total", "Requests put back to waiting for want of cache blocks."),
 )
 
@@ -135,6 +138,7 @@ STATUS_METRICS = frozenset(  # read from the engine at every scrape
         "engram_waiting_requests",
         "engram_kv_cache_usage_ratio",
         "engram_open_prefetch_tickets",
+        "engram_prefix_cache_blocks",
         "engram_ready",
     }
 )

@@ -145,6 +145,9 @@ class Metrics:
         """The engine made one step."""
         self._observe("batch_size", stats.batch_size)
         self._observe("step_duration_seconds", stats.duration_s)
+        if stats.prefix_queried_tokens:
+            self._count("prefix_cache_queries_total", by=stats.prefix_queried_tokens)
+            self._count("prefix_cache_hits_total", by=stats.prefix_hit_tokens)
         if stats.preemptions:
             self._count("preemptions_total", by=stats.preemptions)
         for wait in stats.waits:
@@ -229,6 +232,7 @@ class _StatusCollector(Collector):
             "waiting_requests": status.waiting,
             "kv_cache_usage_ratio": status.kv_blocks_used / max(status.kv_blocks_total, 1),
             "open_prefetch_tickets": status.open_tickets,
+            "prefix_cache_blocks": status.kv_blocks_kept,
         }
 
 

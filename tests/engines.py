@@ -81,12 +81,14 @@ class Client:
         self._count = 0
 
     def submit(self, prompt, max_new_tokens=12, *, engram=None, queue_deadline_s=None,
-               deadline_s=None, request_id=None, **sampling):  # fmt: skip
+               deadline_s=None, request_id=None, isolation="", priority=0,
+               **sampling):  # fmt: skip
         self._count += 1
         stream = Stream(request_id or f"r{self._count}")
         request = Request(
             stream.id, tuple(prompt), SamplingParams(max_new_tokens=max_new_tokens, **sampling),
             engram or EngramParams(), queue_deadline_s=queue_deadline_s, deadline_s=deadline_s,
+            isolation=isolation, priority=priority,
         )  # fmt: skip
         self.engine.submit(request, stream.events.put)
         return stream
@@ -95,11 +97,17 @@ class Client:
         return self.submit(prompt, max_new_tokens, **rest).wait()
 
 
-def make_engine(model, *, version=None, prefetcher=None, recorder=None, tokenizer=None, **limits):
+def make_engine(
+    model, *, version=None, prefetcher=None, recorder=None, tokenizer=None, device=None,
+    graphs="auto", **limits,
+):  # fmt: skip
     limits = {"max_model_len": 128, "kv_cache_bytes": KV_BYTES, "block_size": 8, **limits}
     tokenizer = tokenizer or ByteTokenizer(model.config.get_text_config().vocab_size)
     recorder = recorder or NullRecorder()
-    return Engine(model, tokenizer, version, prefetcher, EngineLimits(**limits), recorder)
+    return Engine(
+        model, tokenizer, version, prefetcher, EngineLimits(**limits), recorder,
+        device=device, graphs=graphs,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -86,11 +86,18 @@ def _parameters(body: GenerateRequest) -> GenerateParameters:
         raise validation_error(str(error)) from None
 
 
+async def _prepare(
+    runtime: Runtime, context: RequestContext, prompt: str, parameters: GenerateParameters
+) -> Job:
+    """The job of a request; its computed prefixes serve the holders of its key only."""
+    return await prepare(runtime, prompt, parameters, context.arrival_s, context.key_digest)
+
+
 async def _answer(request: Request, body: GenerateRequest, *, as_list: bool) -> Response:
     runtime: Runtime = request.app.state.runtime
     context = context_of(request.scope)
     parameters = _parameters(body)
-    job = await prepare(runtime, body.inputs, parameters, context.arrival_s)
+    job = await _prepare(runtime, context, body.inputs, parameters)
     _note_job(context, job)
     with _submit(runtime, job) as generation:
         done = await collect(generation, request.receive)
@@ -107,7 +114,7 @@ async def _stream(request: Request, body: GenerateRequest) -> Response:
     parameters = _parameters(body)
     if parameters.decoder_input_details:
         raise validation_error("`parameters.decoder_input_details` must be false for a stream")
-    job = await prepare(runtime, body.inputs, parameters, context.arrival_s)
+    job = await _prepare(runtime, context, body.inputs, parameters)
     _note_job(context, job)
     writer, headers = _frame_writer(context, job), stream_headers(_timing(runtime, context, job))
     return EventStream(
@@ -163,6 +170,7 @@ def _note_job(context: RequestContext, job: Job) -> None:
 def _note_finish(context: RequestContext, finish: FinishEvent) -> None:
     timings = finish.timings
     context.facts.update(
+        cached_tokens=finish.cached_tokens,
         generated_tokens=finish.generated_tokens,
         finish_reason=finish.finish_reason,
         queue_s=round(timings.queue_s, 4),

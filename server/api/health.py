@@ -86,7 +86,7 @@ def _backend_info(backend: Backend) -> dict[str, Any]:
         "model_device_type": backend.device,
         "max_input_tokens": backend.max_model_len - 1,
         "max_total_tokens": backend.max_model_len,
-        "model": dict(backend.model_info),
+        "model": {**backend.model_info, "decode_path": backend.engine.status().decode_path},
         "engram": {"enabled": backend.has_memory, **backend.engram_info},
         "load_s": {phase: round(value, 3) for phase, value in backend.load_s.items()},
     }

@@ -29,9 +29,13 @@ class Job:
 
 
 async def prepare(
-    runtime: Runtime, prompt: str, parameters: GenerateParameters, arrival_s: float
+    runtime: Runtime,
+    prompt: str,
+    parameters: GenerateParameters,
+    arrival_s: float,
+    isolation: str = "",
 ) -> Job:
-    """Check, tokenise and measure a request.
+    """Check, tokenise and measure a request; those of one `isolation` share computed prefixes.
 
     Raises:
         ApiError: 422 when it can never be served, 503 before the model is loaded.
@@ -52,6 +56,8 @@ async def prepare(
         prompt_token_ids=tuple(token_ids),
         sampling=_sampling_params(parameters, max_new_tokens),
         engram=engram,
+        priority=parameters.priority or 0,
+        isolation=isolation,
         arrival_s=arrival_s,
         queue_deadline_s=arrival_s + runtime.settings.queue_timeout,
         deadline_s=arrival_s + runtime.settings.request_timeout,

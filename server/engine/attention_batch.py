@@ -37,6 +37,11 @@ class DecodePart:
         """Sequences, which have one token each."""
         return self.lengths.shape[0]
 
+    @property
+    def width(self) -> int:
+        """Blocks of each sequence."""
+        return self.blocks.shape[0] // self.lengths.shape[0]
+
     def mask(self, window: int | None, num_keys: int, dtype: torch.dtype) -> Tensor:
         """Which keys each sequence may see: [sequences, 1, 1, keys] of 0 and -inf."""
         if window not in self.masks:
@@ -84,7 +89,11 @@ class PrefillPart:
 
 
 class AttentionBatch:
-    """What travels through a forward as `engram_batch`; see `attention.AttentionStep`."""
+    """What travels through a forward as `engram_batch`; see `attention.AttentionStep`.
+
+    Attributes:
+        slots, decode: as given.
+    """
 
     def __init__(
         self,
@@ -93,19 +102,18 @@ class AttentionBatch:
         decode: DecodePart | None,  # the first rows of the step
         prefills: list[PrefillPart],
     ) -> None:
+        self.slots, self.decode = slots, decode
         self._cache = cache
-        self._slots = slots
-        self._decode = decode
         self._prefills = prefills
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
     ) -> Tensor:
         """See `attention.AttentionStep.attend`."""
-        self._cache.write(layer, self._slots, key.transpose(0, 1), value.transpose(0, 1))
+        self._cache.write(layer, self.slots, key.transpose(0, 1), value.transpose(0, 1))
         parts: list[Tensor] = []
-        if self._decode is not None:
-            parts.append(self._attend_decode(self._decode, layer, query, options))
+        if self.decode is not None:
+            parts.append(self._attend_decode(self.decode, layer, query, options))
         for part in self._prefills:
             parts.append(self._attend_prefill(part, layer, (query, key, value), options))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

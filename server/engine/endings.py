@@ -73,9 +73,10 @@ class Endings:
         if sequence.is_ended:
             return
         sequence.is_ended = True
-        blocks = self._scheduler.remove(sequence)
-        if outcome == "generation":
-            self._cache.clear(blocks)  # NaN in a masked place would still reach the next owner
+        is_spoiled = outcome == "generation"
+        unheld = self._scheduler.remove(sequence, is_spoiled=is_spoiled)
+        if is_spoiled:
+            self._cache.clear(unheld)  # NaN in a masked place would still reach the next owner
         self._desk.release(sequence)
         if sequence.version is not None:
             sequence.version.release()

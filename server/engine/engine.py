@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence as Many
 from typing import Any
 
+from engram_core.device import Device
 from engram_core.errors import ConfigError, EngramError
 from engram_core.prefetch import Prefetcher
 from engram_core.version import MemoryVersion
@@ -21,9 +21,10 @@ from server.engine.admission import refuse_full, refuse_impossible
 from server.engine.batch import Batch
 from server.engine.block_pool import BlockPool
 from server.engine.endings import Endings
+from server.engine.graphs import SPARE_BLOCKS, GraphMode, GraphRunner, can_graph
 from server.engine.inbox import Inbox
 from server.engine.integrity import check_integrity
-from server.engine.kv_cache import KVCache, LayerShape
+from server.engine.kv_cache import KVCache
 from server.engine.kv_size import plan_blocks
 from server.engine.limits import EngineLimits
 from server.engine.memory_desk import MemoryDesk
@@ -68,6 +69,8 @@ class Engine:
         prefetcher: needed with a version; the caller closes it after `stop`.
         limits: see `EngineLimits`.
         recorder: called on the engine thread.
+        device: where the model runs; without it decode steps are never captured as graphs.
+        graphs: ``"auto"`` captures where the device can, ``"on"`` insists, ``"off"`` never does.
 
     Attributes:
         report: what the check at load found about the model.
@@ -85,25 +88,38 @@ class Engine:
         prefetcher: Prefetcher | None,
         limits: EngineLimits,
         recorder: Recorder,
+        *,
+        device: Device | None = None,
+        graphs: GraphMode = "auto",
     ) -> None:
         if version is not None and prefetcher is None:
             raise ConfigError("prefetcher is None; accepted: a Prefetcher, since there is a memory")
         model.eval()
         self.report = check_model(model, limits.max_model_len)
-        cache = _make_cache(model, self.report.shapes, limits)
+        num_blocks = plan_blocks(self.report.shapes, model.dtype, limits)
+        spare = SPARE_BLOCKS if can_graph(device, graphs) else 0
+        cache = KVCache(
+            self.report.shapes, num_blocks + spare, limits.block_size, model.dtype, model.device
+        )
         vocabulary = Vocabulary.of(model, tokenizer)
         self._limits, self._recorder, self._version = limits, recorder, version
         self._num_ids = vocabulary.num_ids
         self._inbox = Inbox()
-        self._desk = MemoryDesk(prefetcher)
-        self._scheduler = Scheduler(limits, BlockPool(cache.num_blocks, limits.block_size))
-        self._runner = Runner(model, cache, limits, model.device)
+        # a prefix is shared with the convolution's state behind it
+        self._desk = MemoryDesk(prefetcher, limits.block_size if limits.prefix_cache else None)
+        self._scheduler = Scheduler(limits, BlockPool(num_blocks, limits.block_size))
+        runner = Runner(model, cache, limits, model.device)
+        self._runner = GraphRunner(runner, limits, device, graphs, version)
         self._responder = Responder(tokenizer, vocabulary.eos_ids)
         self._endings = Endings(
             self._scheduler, cache, self._desk, self._inbox, self._responder, recorder
         )
         self._postprocess = Postprocess(
-            Sampler(vocabulary.num_ids), self._responder, self._desk, self._endings
+            Sampler(vocabulary.num_ids),
+            self._responder,
+            self._desk,
+            self._endings,
+            self._scheduler.prefix,
         )
         self._thread = threading.Thread(target=self._live, name="engine", daemon=True)
         self._stopping = False
@@ -120,7 +136,7 @@ class Engine:
     def submit(self, request: Request, sink: EventSink) -> None:
         """Queue a request; ``sink`` is called with its events on the engine thread.
 
-        The lookups of the whole prompt start now.
+        The lookups of the whole prompt start now, but for a prefix that is computed already.
 
         Raises:
             PromptTooLongError, QueueFullError, EngineClosedError: see there.
@@ -165,6 +181,8 @@ class Engine:
             open_tickets=self._desk.open_tickets,
             last_step_s=self._last_step_s,
             failure=self._failure,
+            kv_blocks_kept=scheduler.pool.num_idle,
+            decode_path=self._runner.why_path,
         )
 
     def check_integrity(self) -> None:
@@ -185,7 +203,7 @@ class Engine:
             return
         sequence.version = self._version.acquire()
         try:
-            self._desk.ask_prompt(sequence)
+            self._desk.ask_prompt(sequence, self._scheduler.prefix.reach(sequence))
         except EngramError:
             sequence.version.release()
             raise
@@ -227,14 +245,17 @@ class Engine:
         started_s = time.monotonic()
         self._note_batch(batch, started_s)
         figures = [self._postprocess.apply(result) for result in self._run(batch)]
-        self._record(batch, figures, time.monotonic() - started_s)
+        duration_s = time.monotonic() - started_s
+        self._scheduler.note(batch, duration_s)
+        self._record(batch, figures, duration_s)
         if self._failed_steps >= _MAX_FAILED_STEPS:
             raise RuntimeError("a second step failed for every one of its sequences")
 
     def _note_batch(self, batch: Batch, now_s: float) -> None:
         for sequence in batch.preempted:
             with self._endings.guard(sequence):
-                self._desk.ask_prompt(sequence)  # everything again, while it waits
+                # what it must compute again, while it waits
+                self._desk.ask_prompt(sequence, self._scheduler.prefix.reach(sequence))
         for span in batch.spans:
             if span.sequence.first_scheduled_s is None:
                 span.sequence.first_scheduled_s = now_s
@@ -272,6 +293,7 @@ class Engine:
 
     def _record(self, batch: Batch, figures: list[MemoryFigures], duration_s: float) -> None:
         lookups = [stats for each in figures for stats in each.lookups]
+        queried_tokens, hit_tokens = self._scheduler.prefix.drain_counts()
         stats = StepStats(
             prefill_tokens=batch.num_tokens - batch.num_decodes,
             decode_tokens=batch.num_decodes,
@@ -280,6 +302,8 @@ class Engine:
             preemptions=len(batch.preempted),
             lookups=(*lookups, *self._desk.drain_left_over()),
             waits=tuple(stats for each in figures for stats in each.waits),
+            prefix_queried_tokens=queried_tokens,
+            prefix_hit_tokens=hit_tokens,
         )
         try:
             self._recorder.record_step(stats)
@@ -297,8 +321,3 @@ class Engine:
         self._inbox.take(self._scheduler.add)
         for sequence in list(self._scheduler.sequences()):
             self._endings.fail(sequence, kind, message)
-
-
-def _make_cache(model: Any, shapes: Many[LayerShape], limits: EngineLimits) -> KVCache:
-    num_blocks = plan_blocks(shapes, model.dtype, limits)
-    return KVCache(shapes, num_blocks, limits.block_size, model.dtype, model.device)

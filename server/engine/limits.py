@@ -27,6 +27,9 @@ class EngineLimits:
         block_size: tokens of one KV block.
         max_prompt_logprob_rows: prompt positions whose log-probabilities one step computes;
             bounds the logits it holds.
+        max_decode_slowdown: how many times longer a step may take for the sake of prompts while
+            sequences generate; None: no bound but ``max_num_batched_tokens``.
+        prefix_cache: whether a sequence may start with what another one has computed.
     """
 
     max_num_seqs: int = 16
@@ -38,6 +41,8 @@ class EngineLimits:
     free_memory_bytes: int | None = None
     block_size: int = 32
     max_prompt_logprob_rows: int = 128
+    max_decode_slowdown: float | None = None
+    prefix_cache: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_model_len", "max_queue_len", "block_size"):
@@ -45,6 +50,10 @@ class EngineLimits:
         if self.kv_cache_bytes is not None:
             _check_positive("kv_cache_bytes", self.kv_cache_bytes)
         _check_positive("max_prompt_logprob_rows", self.max_prompt_logprob_rows)
+        if self.max_decode_slowdown is not None and not self.max_decode_slowdown > 1:
+            raise ConfigError(
+                f"max_decode_slowdown is {self.max_decode_slowdown}; accepted: a number > 1"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}; accepted: at least "

@@ -43,13 +43,23 @@ class MemoryStep:
         """Keep the advanced convolution states: the forward succeeded."""
         for span, states in zip(batch.spans, self.conv_states, strict=True):
             span.sequence.conv_states = states
+            for layer, state in (states or {}).items():
+                for length, snapshot in state.take_snapshots().items():
+                    span.sequence.snapshots.setdefault(length, {})[layer] = snapshot
 
 
 class MemoryDesk:
-    """Tickets of all sequences. `ask_prompt` may be called from any thread."""
+    """Tickets of all sequences. `ask_prompt` may be called from any thread.
 
-    def __init__(self, prefetcher: Prefetcher | None) -> None:
+    Args:
+        prefetcher: None for a model without memory.
+        snapshot_tokens: convolution states are noted after every so many tokens of a sequence,
+            for others to go on from; None: never.
+    """
+
+    def __init__(self, prefetcher: Prefetcher | None, snapshot_tokens: int | None = None) -> None:
         self._prefetcher = prefetcher
+        self._snapshot_tokens = snapshot_tokens
         self._holders: dict[Ticket, int] = {}
         self._lock = threading.Lock()
         self._left_over: list[LookupStats] = []
@@ -59,10 +69,9 @@ class MemoryDesk:
         """Tickets that somebody holds."""
         return len(self._holders)
 
-    def ask_prompt(self, sequence: Sequence) -> None:
-        """Start the lookups of everything that the sequence has not computed yet."""
+    def ask_prompt(self, sequence: Sequence, start: int = 0) -> None:
+        """Start the lookups of everything that the sequence has to compute, from ``start`` on."""
         if sequence.uses_memory:
-            start = sequence.num_computed
             self._ask_stretch(sequence, start)
 
     def ask_step(self, sequences: Many[Sequence]) -> None:
@@ -105,7 +114,7 @@ class MemoryDesk:
         if not any(span.sequence.uses_memory for span in batch.spans):
             return None
         spans = [self._row_span(span) for span in batch.spans]
-        states = [_copied_states(span.sequence) for span in batch.spans]
+        states = [self._advancing_states(span) for span in batch.spans]
         step = EngramStep(
             batch.version,
             [span.num_tokens for span in batch.spans],
@@ -114,6 +123,15 @@ class MemoryDesk:
             states,
         )
         return MemoryStep(step, tuple(spans), tuple(states))
+
+    def _advancing_states(self, span: Span) -> Mapping[int, ConvState] | None:
+        states = _copied_states(span.sequence)
+        every = self._snapshot_tokens
+        if states is not None and every is not None:
+            ends = range((span.start // every + 1) * every, span.stop + 1, every)
+            for state in states.values():
+                state.watch(ends)
+        return states
 
     def _row_span(self, span: Span) -> RowSpan | None:
         sequence = span.sequence

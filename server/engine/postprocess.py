@@ -17,6 +17,7 @@ from server.engine.batch import Span
 from server.engine.endings import FAILED, Endings
 from server.engine.memory_desk import MemoryDesk
 from server.engine.memory_usage import Gates, MemoryFigures, account, token_memory
+from server.engine.prefix_cache import PrefixCache
 from server.engine.responder import Responder
 from server.engine.sampler import Choice, Sampler, token_logprobs
 from server.engine.sequence import Sequence
@@ -30,12 +31,18 @@ class Postprocess:
     """What happens after a forward."""
 
     def __init__(
-        self, sampler: Sampler, responder: Responder, desk: MemoryDesk, endings: Endings
+        self,
+        sampler: Sampler,
+        responder: Responder,
+        desk: MemoryDesk,
+        endings: Endings,
+        prefix: PrefixCache,
     ) -> None:
         self._sampler = sampler
         self._responder = responder
         self._desk = desk
         self._endings = endings
+        self._prefix = prefix
 
     def apply(self, result: StepResult) -> MemoryFigures:
         """Choose tokens, send events; returns what the memory's lookups and waits were."""
@@ -83,9 +90,11 @@ class Postprocess:
         for index, sequence, choice in zip(indices, sequences, choices, strict=True):
             if choice is None:
                 self._endings.fail(sequence, "generation", FAILED)
-            elif sequence.is_ended:
                 continue
-            elif sequence.request.sampling.max_new_tokens == 0:
+            if sequence.is_ended:
+                continue
+            self._prefix.keep(sequence)  # its rows are finite, and it may end in a moment
+            if sequence.request.sampling.max_new_tokens == 0:
                 self._endings.finish(sequence, "length")
             else:
                 chosen.append((index, choice))

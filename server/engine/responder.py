@@ -104,6 +104,7 @@ class Responder:
             timings=timings(sequence, now_s),
             prefill=tuple(sequence.prompt_logprobs),
             engram=tuple(sequence.usage[layer] for layer in sorted(sequence.usage)),
+            cached_tokens=sequence.num_cached,
         )
 
 

@@ -33,7 +33,7 @@ class Runner:
     def __init__(
         self, model: nn.Module, cache: KVCache, limits: EngineLimits, device: torch.device
     ) -> None:
-        self._model = model
+        self.model = model
         self.cache = cache
         self._inputs = InputBuilder(limits, cache, device)
 
@@ -45,7 +45,7 @@ class Runner:
         convolution states in ``engram_step``, which the caller restores.
         """
         inputs = self._inputs.build(batch)
-        output = self._model(
+        output = self.model(
             input_ids=inputs.input_ids,
             position_ids=inputs.position_ids,
             use_cache=False,

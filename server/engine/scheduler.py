@@ -1,12 +1,14 @@
 """Scheduler: decides what the next step computes.
 
-Continuous batching: running sequences decode first, one token each; the rest of the token budget
-goes to prefills, whole or in chunks. Admission is first come first served and reserves the KV
-blocks of the whole history, so that a started prefill never stalls. When a decoding sequence
-finds no block, the newest running one is preempted and recomputed later; the oldest therefore
-always makes progress. A batch holds sequences of one memory version; versions take turns.
+Continuous batching: running sequences decode first, one token each; prefills, whole or in chunks,
+get what `PrefillPace` allows beside them. Admission follows `WaitingQueue`, starts behind what the
+prefix cache knows, and reserves the KV blocks of the whole history, so that a started prefill
+never stalls. When a decoding sequence finds no block, the newest of the lowest priority is
+preempted and recomputed later; the oldest of the highest therefore always makes progress. A batch
+holds sequences of one memory version; versions take turns.
 
-Knows no model, no tensors and no clock: deadlines are compared with the time it is told.
+Knows no model, no tensors and no clock: deadlines are compared with the time it is told, and how
+long a step took is told to `note`.
 """
 
 from __future__ import annotations
@@ -17,19 +19,28 @@ from typing import Any
 from server.engine.batch import Batch, Span
 from server.engine.block_pool import BlockPool
 from server.engine.limits import EngineLimits
+from server.engine.prefill_pace import PrefillPace
+from server.engine.prefill_shares import share_out
+from server.engine.prefix_cache import PrefixCache
 from server.engine.sequence import Sequence
 from server.engine.types import FailureKind
 from server.engine.waiting import WaitingQueue
 
 
 class Scheduler:
-    """Waiting and running sequences, and the KV blocks they hold."""
+    """Waiting and running sequences, and the KV blocks they hold.
+
+    Attributes:
+        prefix: what sequences may start with.
+    """
 
     def __init__(self, limits: EngineLimits, pool: BlockPool) -> None:
         self.limits = limits
         self.pool = pool
+        self.prefix = PrefixCache(pool, enabled=limits.prefix_cache)
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []  # oldest first
+        self._pace = PrefillPace(limits.max_decode_slowdown)
         self._last_version: Any = None
 
     @property
@@ -41,15 +52,19 @@ class Scheduler:
         """Queue a new sequence."""
         self.waiting.append(sequence)
 
-    def remove(self, sequence: Sequence) -> list[int]:
-        """Forget a sequence, wherever it is, and free its KV blocks; returns them."""
+    def remove(self, sequence: Sequence, *, is_spoiled: bool = False) -> list[int]:
+        """Forget a sequence, wherever it is; returns the KV blocks that nobody holds any more.
+
+        When it ``is_spoiled``, none of its blocks is kept for reuse.
+        """
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
         blocks = sequence.restart()
-        self.pool.release(blocks)
-        return blocks
+        if is_spoiled:
+            self.pool.forget(blocks)
+        return self.pool.release(blocks)
 
     def sequences(self) -> Iterator[Sequence]:
         """All sequences, running ones first."""
@@ -67,8 +82,9 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """The next batch, with the blocks of its tokens allocated; None when nothing can run."""
+        preempted: list[Sequence] = []
         for version in self._version_turns():
-            batch = self._plan(version)
+            batch = self._plan(version, preempted)
             if batch is not None:
                 self._last_version = version
                 return batch
@@ -78,6 +94,10 @@ class Scheduler:
         """Record that the batch's tokens are in the cache."""
         for span in batch.spans:
             span.sequence.num_computed = span.stop
+
+    def note(self, batch: Batch, duration_s: float) -> None:
+        """Take in how long a step took, whatever came of it; every step must be told."""
+        self._pace.note(batch.num_decodes, batch.num_tokens - batch.num_decodes, duration_s)
 
     # --- planning ---
 
@@ -93,10 +113,12 @@ class Scheduler:
                 return versions[index + 1 :] + versions[: index + 1]
         return versions
 
-    def _plan(self, version: Any) -> Batch | None:
-        preempted: list[Sequence] = []
+    def _plan(self, version: Any, preempted: list[Sequence]) -> Batch | None:
         decodes = self._plan_decodes(version, preempted)
         budget = self.limits.max_num_batched_tokens - len(decodes)
+        allowed = self._pace.budget(len(decodes))
+        if allowed is not None:
+            budget = min(budget, allowed)
         prefills = self._plan_prefills(version, budget, may_admit=not preempted)
         if not decodes and not prefills:
             return None
@@ -104,8 +126,8 @@ class Scheduler:
 
     def _plan_decodes(self, version: Any, preempted: list[Sequence]) -> list[Span]:
         spans: list[Span] = []
-        for sequence in list(self.running):
-            # an older sequence may have preempted this one a moment ago
+        for sequence in self._by_rank():
+            # one of a higher rank may have preempted this one a moment ago
             if sequence.version is not version or sequence not in self.running:
                 continue
             if sequence.is_decoding:
@@ -114,12 +136,16 @@ class Scheduler:
                     spans.append(Span(sequence, sequence.num_computed, 1))
         return spans
 
+    def _by_rank(self) -> list[Sequence]:
+        """Running sequences, those first that are preempted last."""
+        return sorted(self.running, key=lambda sequence: -sequence.request.priority)
+
     def _make_room(self, sequence: Sequence, preempted: list[Sequence]) -> None:
-        """Give the sequence a block for its next token, at the cost of newer ones."""
+        """Give the sequence a block for its next token, at the cost of those of lower rank."""
         missing = self.pool.blocks_for(sequence.num_tokens) - len(sequence.block_table)
         while missing > self.pool.num_free and sequence in self.running:
-            preempted.append(self.running[-1])
-            self._preempt(self.running[-1])
+            preempted.append(self._by_rank()[-1])
+            self._preempt(preempted[-1])
         if sequence in self.running and missing > 0:
             sequence.block_table += self.pool.allocate(missing)
 
@@ -130,46 +156,67 @@ class Scheduler:
         self.waiting.put_back(sequence)
 
     def _plan_prefills(self, version: Any, budget: int, *, may_admit: bool) -> list[Span]:
-        spans: list[Span] = []
+        started = [each for each in self.running if _is_prefilling(each, version)]
+        if may_admit:
+            self._admit_for(version, started, budget)
+        priorities = [sequence.request.priority for sequence in started]
+        shares = share_out(self._lacking(started), priorities, budget)
+        pairs = zip(started, shares, strict=True)
+        return [Span(sequence, sequence.num_computed, share) for sequence, share in pairs if share]
+
+    def _lacking(self, started: list[Sequence]) -> list[int]:
+        """Tokens that each sequence could compute in one step."""
+        lacking: list[int] = []
         logprob_rows = self.limits.max_prompt_logprob_rows
-        for sequence in self._prefilling(version, may_admit=may_admit):
-            chunk = min(sequence.num_uncomputed, budget)
+        for sequence in started:
+            lacks = sequence.num_uncomputed
             if _needs_prompt_logprobs(sequence):
-                chunk = min(chunk, logprob_rows)
-                logprob_rows -= chunk
-            if chunk > 0:
-                spans.append(Span(sequence, sequence.num_computed, chunk))
-            budget -= chunk
-            if budget == 0:
-                break
-        return spans
+                lacks = min(lacks, logprob_rows)
+                logprob_rows -= lacks
+            lacking.append(lacks)
+        return lacking
 
-    def _prefilling(self, version: Any, *, may_admit: bool) -> Iterator[Sequence]:
-        """Started prefills, oldest first, then new ones, admitted one by one as they are taken."""
-        for sequence in list(self.running):
-            if sequence.version is version and not sequence.is_decoding:
-                yield sequence
-        while may_admit and self._can_admit(version):
-            yield self._admit()
+    def _admit_for(self, version: Any, started: list[Sequence], budget: int) -> None:
+        """Start waiting sequences that this step has tokens for, and add them to ``started``."""
+        while budget > 0 and self._can_start(version):
+            sequence = self.waiting.head
+            if sequence is None:
+                return
+            blocks = self.prefix.match(sequence)
+            lacks = sequence.num_tokens - len(blocks) * self.pool.block_size
+            has_tokens = sum(self._lacking(started)) < budget
+            if not has_tokens and not _overtakes(sequence, lacks, started):
+                return
+            if not self._admit(sequence, blocks):
+                return
+            started.append(sequence)
 
-    def _can_admit(self, version: Any) -> bool:
+    def _can_start(self, version: Any) -> bool:
         head = self.waiting.head
-        return (
-            head is not None
-            and head.version is version
-            and len(self.running) < self.limits.max_num_seqs
-            and self._admission_blocks(head) <= self.pool.num_free
-        )
+        has_place = len(self.running) < self.limits.max_num_seqs
+        return head is not None and head.version is version and has_place
 
-    def _admission_blocks(self, sequence: Sequence) -> int:
+    def _admit(self, sequence: Sequence, known: list[int]) -> bool:
+        """Start the head of the queue behind the blocks that are known, if the others are free."""
         # one token more than the history: the next token follows at once
-        return self.pool.blocks_for(sequence.num_tokens + 1)
-
-    def _admit(self) -> Sequence:
-        sequence = self.waiting.pop()
-        sequence.block_table = self.pool.allocate(self._admission_blocks(sequence))
+        missing = self.pool.blocks_for(sequence.num_tokens + 1) - len(known)
+        if missing + self.pool.count_idle(known) > self.pool.num_free:
+            return False
+        self.waiting.pop(sequence)
+        self.prefix.claim(sequence, known)
+        sequence.block_table += self.pool.allocate(missing)
         self.running.append(sequence)
-        return sequence
+        return True
+
+
+def _is_prefilling(sequence: Sequence, version: Any) -> bool:
+    return sequence.version is version and not sequence.is_decoding
+
+
+def _overtakes(sequence: Sequence, lacks: int, started: list[Sequence]) -> bool:
+    """Whether a new sequence would get tokens before all that were started."""
+    rank = (-sequence.request.priority, lacks)
+    return all(rank < (-each.request.priority, each.num_uncomputed) for each in started)
 
 
 def _needs_prompt_logprobs(sequence: Sequence) -> bool:

@@ -25,12 +25,18 @@ class Sequence:
         version: the memory version it holds from submission to its end (None: no memory).
         memory_rows: opaque handle of the rows asked for in advance.
         conv_states: opaque convolution states by layer, restarted after a preemption.
+        snapshots: the same after fewer tokens, for others to go on from, by number of tokens.
+        block_keys: keys of its first full blocks (`PrefixCache`); the tokens they name stay.
+        num_kept_blocks: leading blocks that were offered to the prefix cache.
+        num_cached: prompt tokens that it did not have to compute.
+        num_overtaken: how often a later sequence was started before it.
         usage: what the memory did for it, by layer.
         text: its `TextStream`.
     """
 
     __slots__ = (
         "arrival_s",
+        "block_keys",
         "block_table",
         "conv_states",
         "first_scheduled_s",
@@ -39,11 +45,15 @@ class Sequence:
         "is_ended",
         "last_token_s",
         "memory_rows",
+        "num_cached",
         "num_computed",
+        "num_kept_blocks",
+        "num_overtaken",
         "num_preemptions",
         "prompt_logprobs",
         "request",
         "sink",
+        "snapshots",
         "text",
         "token_ids",
         "usage",
@@ -64,8 +74,13 @@ class Sequence:
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_computed = 0
         self.block_table: list[int] = []
+        self.block_keys: list[bytes] = []
+        self.num_kept_blocks = 0
+        self.num_cached = 0
+        self.num_overtaken = 0
         self.memory_rows: Any = None
         self.conv_states: Mapping[int, Any] | None = None
+        self.snapshots: dict[int, dict[int, Any]] = {}
         self.usage: dict[int, LayerUsage] = {}
         self.text = text
         self.prompt_logprobs: list[TokenLogprob] = []
@@ -119,6 +134,7 @@ class Sequence:
     def restart(self) -> list[int]:
         """Forget everything computed (preemption); returns the blocks to give back."""
         blocks, self.block_table = self.block_table, []
-        self.num_computed = 0
+        self.num_computed = self.num_kept_blocks = 0
         self.conv_states = None
+        self.snapshots.clear()
         return blocks

@@ -44,12 +44,17 @@ class EngramParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation job. Times are `time.monotonic()` seconds."""
+    """One generation job. Times are `time.monotonic()` seconds.
+
+    Computed prefixes are shared between requests of equal ``isolation`` only.
+    """
 
     id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     engram: EngramParams = EngramParams()
+    priority: int = 0  # the highest starts first
+    isolation: str = ""
     arrival_s: float = 0.0
     queue_deadline_s: float | None = None  # latest start of the first forward
     deadline_s: float | None = None  # latest end
@@ -128,6 +133,7 @@ class FinishEvent:
     timings: Timings
     prefill: tuple[TokenLogprob, ...] = ()
     engram: tuple[LayerUsage, ...] = ()
+    cached_tokens: int = 0  # leading prompt tokens that were computed before
 
 
 FailureKind = Literal["generation", "queue_timeout", "deadline", "cancelled", "engine_dead"]
@@ -172,6 +178,8 @@ class StepStats:
     preemptions: int
     lookups: tuple[LookupStats, ...] = ()
     waits: tuple[WaitStats, ...] = ()
+    prefix_queried_tokens: int = 0  # of the sequences that were admitted
+    prefix_hit_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +230,5 @@ class EngineStatus:
     open_tickets: int
     last_step_s: float  # monotonic time of the engine thread's last heartbeat
     failure: str | None = None
+    kv_blocks_kept: int = 0  # unused ones that still hold a prefix
+    decode_path: str = "eager"  # "graphs" or "eager", with the reason

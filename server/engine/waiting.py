@@ -1,4 +1,8 @@
-"""WaitingQueue: sequences that hold no KV blocks yet, first come first served. No torch here."""
+"""WaitingQueue: sequences that hold no KV blocks yet. No torch here.
+
+The highest priority goes first and, among equals, the one that came first. Nobody is overtaken
+for ever: after `MAX_OVERTAKEN` times it is a sequence's turn, whatever the others' priority.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ from collections.abc import Iterator
 
 from server.engine.sequence import Sequence
 
+MAX_OVERTAKEN = 16
+
 
 class WaitingQueue:
-    """A FIFO that also knows how many tokens wait; the counts may be read from any thread."""
+    """A queue that also knows how many tokens wait; the counts may be read from any thread."""
 
     def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
+        self._queue: deque[Sequence] = deque()  # in order of arrival
+        self._head: Sequence | None = None  # None: to be found
         self.num_tokens = 0
 
     def __len__(self) -> int:
@@ -27,25 +34,38 @@ class WaitingQueue:
     @property
     def head(self) -> Sequence | None:
         """The sequence whose turn is next."""
-        return self._queue[0] if self._queue else None
+        if self._head is None:
+            self._head = min(self._queue, key=_rank, default=None)  # the first of equals
+        return self._head
 
     def append(self, sequence: Sequence) -> None:
         """Queue a new sequence behind the others."""
         self._queue.append(sequence)
+        if self._head is not None and _rank(sequence) < _rank(self._head):
+            self._head = sequence
         self.num_tokens += sequence.num_tokens
 
     def put_back(self, sequence: Sequence) -> None:
-        """Queue a preempted sequence before the others: it is older than all of them."""
+        """Queue a preempted sequence before its equals: it is older than all of them."""
         self._queue.appendleft(sequence)
+        self._head = None
         self.num_tokens += sequence.num_tokens
 
-    def pop(self) -> Sequence:
-        """Take the head."""
-        sequence = self._queue.popleft()
-        self.num_tokens -= sequence.num_tokens
-        return sequence
+    def pop(self, sequence: Sequence) -> None:
+        """Take a sequence whose turn it is; whoever came before it was overtaken."""
+        for other in self._queue:
+            if other is sequence:
+                break
+            other.num_overtaken += 1
+        self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out of the middle (cancelled or too late)."""
+        """Take a sequence out (cancelled or too late)."""
         self._queue.remove(sequence)
+        self._head = None
         self.num_tokens -= sequence.num_tokens
+
+
+def _rank(sequence: Sequence) -> tuple[bool, int]:
+    patient = sequence.num_overtaken < MAX_OVERTAKEN
+    return patient, -sequence.request.priority if patient else 0

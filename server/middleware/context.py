@@ -37,6 +37,7 @@ class RequestContext:
     arrival_s: float = field(default_factory=time.monotonic)
     status: int = CLIENT_GONE
     generates: bool = False
+    key_digest: str = ""  # of the key that was accepted; empty where none is needed
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.middleware.context import route_path
+from server.middleware.context import context_of, route_path
 from server.wire.errors import unauthorized
 
 
@@ -24,20 +24,17 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or raise ApiError 401."""
-        if scope["type"] == "http" and not self._may_pass(scope):
-            raise unauthorized()
+        if scope["type"] == "http" and route_path(scope) not in self._public:
+            context_of(scope).key_digest = self._accept(_bearer_token(scope))
         await self._app(scope, receive, send)
 
-    def _may_pass(self, scope: Scope) -> bool:
-        return route_path(scope) in self._public or self.accepts(_bearer_token(scope))
-
-    def accepts(self, token: bytes | None) -> bool:
-        """Whether a token is one of the keys; compares digests of all, in constant time."""
-        if not token:
-            return False
-        digest = hashlib.sha256(token).digest()
+    def _accept(self, token: bytes | None) -> str:
+        """The digest of an accepted token; compares it with all keys, in constant time."""
+        digest = hashlib.sha256(token or b"").digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(matches)
+        if not token or not any(matches):
+            raise unauthorized()
+        return digest.hex()
 
 
 def _bearer_token(scope: Scope) -> bytes | None:

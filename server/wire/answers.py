@@ -78,6 +78,7 @@ def _details(tokens: Sequence[TokenEvent], finish: FinishEvent, form: AnswerForm
         "finish_reason": finish.finish_reason,
         "generated_tokens": finish.generated_tokens,
         "seed": finish.seed,
+        "cached_tokens": finish.cached_tokens,
         "prefill": [prompt_token_dict(t) for t in finish.prefill] if form.prompt_tokens else [],
         "tokens": [token_dict(event.token) for event in tokens],
     }
@@ -150,6 +151,7 @@ def _stream_details(finish: FinishEvent, form: AnswerForm) -> dict[str, Any]:
         "finish_reason": finish.finish_reason,
         "generated_tokens": finish.generated_tokens,
         "seed": finish.seed,
+        "cached_tokens": finish.cached_tokens,
         "input_length": finish.prompt_tokens,
         "engram": engram_dict(finish.engram, form.engram),
     }

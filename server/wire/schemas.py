@@ -1,8 +1,8 @@
 """Request bodies of the native routes: strict, bounded, and deaf to what they do not know.
 
 The field names and meanings are those of Hugging Face's text-generation-inference; `min_p`,
-`ignore_eos`, `include_stop_str_in_output`, `engram` and `engram_details` are additions. Knows
-nothing about tokens or the model's limits.
+`ignore_eos`, `include_stop_str_in_output`, `priority`, `engram` and `engram_details` are additions.
+Knows nothing about tokens or the model's limits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ MAX_STOP_CHARS = 64
 MAX_TOP_N_TOKENS = 5
 MAX_INT32 = 2**31 - 1
 MAX_SEED = 2**64 - 1
+MAX_PRIORITY = 100
 DEFAULT_MAX_NEW_TOKENS = 100
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -59,6 +60,7 @@ class GenerateParameters(Strict):
     details: bool | None = None
     decoder_input_details: bool | None = None
     top_n_tokens: int | None = Field(default=None, ge=0, le=MAX_TOP_N_TOKENS)
+    priority: int | None = Field(default=None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     engram: EngramOptions | None = None
     engram_details: bool | None = None
     # known to clients of text-generation-inference, accepted only where they change nothing

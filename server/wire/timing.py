@@ -44,6 +44,7 @@ def answer_headers(finish: FinishEvent, context: TimingContext) -> dict[str, str
         "x-inference-time": _whole_ms(inference_s),
         "x-time-per-token": _whole_ms(per_token_s),
         "x-prompt-tokens": str(finish.prompt_tokens),
+        "x-cached-tokens": str(finish.cached_tokens),
         "x-generated-tokens": str(finish.generated_tokens),
         "server-timing": server_timing(finish, context),
     }

@@ -24,6 +24,30 @@ def test_truncated_tokens_leave_no_trace(rounds):
         assert state.length == len(kept) - 4
 
 
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    st.sets(st.integers(1, 30)),
+    st.integers(0, 3),
+)
+def test_a_snapshot_is_the_state_as_it_was(chunks, watched, max_draft):
+    state, whole = ConvState(4, 2, max_draft=max_draft), torch.randn(sum(chunks), 2)
+    start, taken = 0, {}
+    for tokens in chunks:
+        state.watch(sorted(watched))
+        state.append(whole[start : start + tokens])
+        taken |= state.take_snapshots()
+        start += tokens
+    assert set(taken) == {length for length in watched if length <= len(whole)}
+    for length, snapshot in taken.items():
+        fresh = ConvState(4, 2)
+        fresh.append(whole[:length])
+        assert torch.equal(snapshot.history, fresh.history)
+        snapshot.append(whole[length:])  # another sequence goes on from it
+        assert torch.equal(snapshot.history, state.history)
+        assert snapshot.length == state.length == len(whole)
+    assert state.take_snapshots() == {}
+
+
 def test_starts_from_zeros():
     assert ConvState(3, 2).history.tolist() == [[0, 0]] * 3
 

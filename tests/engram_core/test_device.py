@@ -1,13 +1,14 @@
 """make_device and the self-check; an accelerator's own promises are checked where there is one."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from engram_core.device import make_device
-from engram_core.device_check import main
+from engram_core.device import make_device, why_not
+from engram_core.device_check import CHECKS, main
 from engram_core.errors import DeviceError
 
 NAMES = ["cpu", "simulated", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
@@ -17,9 +18,10 @@ NAMES = ["cpu", "simulated", *(f"cuda:{i}" for i in range(torch.cuda.device_coun
 def test_the_self_check_passes(name, capsys):
     assert main([name]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"ok    open: {name}"
-    assert len(lines) == 6
-    assert all(line.startswith("ok    ") for line in lines)
+    assert lines[0].startswith(f"info  torch {torch.__version__}")
+    assert lines[1].startswith(f"ok    open: {name}")
+    names = [line.split(":")[0].removeprefix("ok    ") for line in lines[2:]]
+    assert names == [check.__name__.removeprefix("check_") for check in CHECKS]
 
 
 def test_the_self_check_is_a_command_that_fails_loudly():
@@ -30,7 +32,7 @@ def test_the_self_check_is_a_command_that_fails_loudly():
     assert run("cpu").returncode == 0
     missing = run("cuda:4000")
     assert missing.returncode == 1
-    assert missing.stdout.startswith('FAIL  open: device "cuda')
+    assert '\nFAIL  open: device "cuda' in missing.stdout
     assert run("cpu", "cpu").returncode == 2
 
 
@@ -78,3 +80,39 @@ def test_a_copy_never_converts_or_broadcasts(name):
     for source in (torch.zeros(1), torch.zeros(3, dtype=torch.float64)):
         with pytest.raises(DeviceError, match="equal shapes and dtypes"):
             device.copy_async(source, target, stream)
+
+
+def test_auto_says_why_it_took_what_it_took(capsys):
+    main([])
+    printed = capsys.readouterr().out
+    for kind in ("npu", "cuda"):
+        assert f"info  {kind}: {why_not(kind) or 'available'}" in printed
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="torch has CUDA here")
+def test_a_torch_without_cuda_is_named():
+    with pytest.raises(DeviceError, match=re.escape(f"torch {torch.__version__} is built without")):
+        make_device("cuda")
+
+
+def test_an_operation_that_is_wrong_or_missing_is_named(monkeypatch, capsys):
+    runs = []
+
+    def differs(values):
+        runs.append(1)
+        return values["x"] * len(runs)
+
+    def missing(values):
+        runs.append(1)
+        if len(runs) % 2 == 0:
+            raise NotImplementedError("no such kernel\nand a trace")
+        return values["x"]
+
+    monkeypatch.setattr(
+        "engram_core.device_operations.OPERATIONS", {"product": differs, "sum": missing}
+    )
+    assert main(["cpu"]) == 1
+    assert (
+        "FAIL  operations: product differs by 1; sum is refused (NotImplementedError: "
+        "no such kernel)\n" in capsys.readouterr().out
+    )

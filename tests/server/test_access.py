@@ -151,3 +151,19 @@ def test_tls(tmp_path):
         context = ssl.create_default_context(cafile=str(cert))
         answer = httpx.get(f"https://127.0.0.1:{served.port}/ready", verify=context)
         assert answer.json() == {"status": "ready"}
+
+
+def test_what_was_computed_for_one_key_serves_no_other(locked):
+    body = {"inputs": "hello", "parameters": {"max_new_tokens": 1}}
+    keys = (KEY, "second", KEY)
+    for key in keys:
+        headers = {"authorization": f"Bearer {key}".encode()}
+        assert locked.client.post("/generate", json=body, headers=headers).status_code == 200
+    first, second, third = (each.isolation for each in locked.engine.submitted[-3:])
+    assert first == third != second
+    assert not any(key.encode().hex() in (first, second) or key in (first, second) for key in keys)
+
+
+def test_without_keys_everybody_shares(served):
+    served.generate(max_new_tokens=1)
+    assert served.engine.submitted[-1].isolation == ""

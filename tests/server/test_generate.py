@@ -58,6 +58,16 @@ def test_answer_with_all_details(served):
     }
 
 
+def test_the_priority_reaches_the_engine(served):
+    assert served.generate(max_new_tokens=1, priority=-3).status_code == 200
+    assert served.engine.submitted[-1].priority == -3
+    served.generate(max_new_tokens=1)
+    assert served.engine.submitted[-1].priority == 0
+    answer = served.generate(max_new_tokens=1, priority=101)
+    assert answer.status_code == 422
+    assert "priority" in answer.json()["error"]
+
+
 def test_what_is_not_asked_for_is_not_there(served):
     details = served.generate(max_new_tokens=1, details=True).json()["details"]
     assert "top_tokens" not in details
@@ -70,6 +80,7 @@ def test_headers_say_where_the_time_went(served):
     assert headers["x-compute-type"] == "cpu"
     assert headers["x-compute-characters"] == "5"
     assert headers["x-generated-tokens"] == "2"
+    assert headers["x-cached-tokens"] == "0"
     for name in ("prompt-tokens", "queue-time", "inference-time", "time-per-token", "total-time"):
         assert headers[f"x-{name}"].isdigit()
     timing = dict(part.split(";dur=") for part in headers["server-timing"].split(", "))

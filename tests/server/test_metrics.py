@@ -129,13 +129,18 @@ def test_a_mixed_and_a_transferred_lookup():
         layer=3, phase="prefill", outcome="late", duration_s=0.5, hash_s=0.1, rows=4,
         unique_rows=3, rows_by_tier={"device": 1, "host": 3}, transferred_bytes=128,
     )  # fmt: skip
-    step = StepStats(5, 0, 1, 0.1, preemptions=2, lookups=(lookup,))
+    step = StepStats(
+        5, 0, 1, 0.1, preemptions=2, lookups=(lookup,), prefix_queried_tokens=40,
+        prefix_hit_tokens=32,
+    )  # fmt: skip
     metrics.record_step(step)
     metrics.record_step(step)
     text = metrics.render("")[0].decode()
     assert metric_value(text, "engram_lookup_duration_seconds_sum", tier="mixed") == 1.0
     assert metric_value(text, "engram_transferred_bytes_total", src="host", dst="device") == 256
     assert metric_value(text, "engram_preemptions_total") == 4
+    assert metric_value(text, "engram_prefix_cache_queries_total") == 80
+    assert metric_value(text, "engram_prefix_cache_hits_total") == 64
 
 
 def test_a_failed_request_feeds_no_histogram():
@@ -147,13 +152,14 @@ def test_a_failed_request_feeds_no_histogram():
 
 def test_gauges_read_the_engine_when_scraped():
     metrics = Metrics()
-    status = EngineStatus(True, 3, 2, 50, 4, 16, 5, 0.0)
+    status = EngineStatus(True, 3, 2, 50, 4, 16, 5, 0.0, kv_blocks_kept=7)
     metrics.watch(lambda: status, lambda: True)
     text = metrics.render("")[0].decode()
     assert metric_value(text, "engram_running_requests") == 3
     assert metric_value(text, "engram_waiting_requests") == 2
     assert metric_value(text, "engram_kv_cache_usage_ratio") == 0.25
     assert metric_value(text, "engram_open_prefetch_tickets") == 5
+    assert metric_value(text, "engram_prefix_cache_blocks") == 7
 
 
 def test_reasons_are_known_in_advance(served, caplog):

@@ -41,7 +41,7 @@ def test_decodes_and_chunks_are_laid_out_one_behind_the_other(builder):
     assert inputs.input_ids.tolist() == [[7, 103, 104, 105, 106, 104, 105]]
     assert inputs.position_ids.tolist() == [[5, 3, 4, 5, 6, 4, 5]]
     slots = [3 * 4 + 1, 2 * 4 + 3, 8 * 4, 8 * 4 + 1, 8 * 4 + 2, 1 * 4, 1 * 4 + 1]
-    assert inputs.attention._slots.tolist() == slots
+    assert inputs.attention.slots.tolist() == slots
     assert inputs.logit_rows.tolist() == [0, 6]  # the chunk in the middle chooses no token
     assert inputs.rows == (slice(0, 1), slice(1, 1), slice(1, 2))
 
@@ -51,8 +51,8 @@ def test_tables_are_padded_with_block_zero_whatever_stood_there_before(builder):
     builder.build(Batch((long, long), 2))
     short = decode_of(sequence(2, [5]))
     inputs = builder.build(Batch((short, long), 2))
-    assert inputs.attention._decode.blocks.tolist() == [5, 0, 0, 0, 9, 3, 6, 7]
-    assert inputs.attention._decode.lengths.tolist() == [3, 15]
+    assert inputs.attention.decode.blocks.tolist() == [5, 0, 0, 0, 9, 3, 6, 7]
+    assert inputs.attention.decode.lengths.tolist() == [3, 15]
 
 
 def test_all_rows_of_a_judged_prompt_meet_the_head(builder):

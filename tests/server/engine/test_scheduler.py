@@ -1,19 +1,12 @@
 """What a step computes: order, budget, admission, preemption, turns of versions."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-)
 from sequences import make_sequence
 
 from server.engine.block_pool import BlockPool
 from server.engine.limits import EngineLimits
 from server.engine.scheduler import Scheduler
+from server.engine.waiting import MAX_OVERTAKEN
 
 
 def make_scheduler(blocks=16, **limits):
@@ -21,15 +14,21 @@ def make_scheduler(blocks=16, **limits):
     return Scheduler(EngineLimits(**settings), BlockPool(blocks, settings["block_size"]))
 
 
-def step(scheduler):
+def step(scheduler, duration_s=0.01):
     """Run a step as the engine would: every sequence that reaches its end gets a token."""
     batch = scheduler.schedule()
     if batch is not None:
-        scheduler.commit(batch)
-        for span in batch.spans:
-            if span.sequence.num_uncomputed == 0:
-                span.sequence.token_ids.append(9)
+        finish(scheduler, batch, duration_s)
     return batch
+
+
+def finish(scheduler, batch, duration_s):
+    scheduler.commit(batch)
+    for span in batch.spans:
+        if span.sequence.num_uncomputed == 0:
+            scheduler.prefix.keep(span.sequence)
+            span.sequence.token_ids.append(9)
+    scheduler.note(batch, duration_s)
 
 
 def spans(batch):
@@ -37,7 +36,9 @@ def spans(batch):
 
 
 def add(scheduler, request_id, length, **rest):
-    sequence = make_sequence(range(2, 2 + length), request_id=request_id, **rest)
+    # prompts that share nothing, unless they have the same name
+    first = 1000 * ord(request_id[0])
+    sequence = make_sequence(range(first, first + length), request_id=request_id, **rest)
     scheduler.add(sequence)
     return sequence
 
@@ -75,7 +76,7 @@ def test_no_more_sequences_than_allowed():
 
 
 def test_the_newest_gives_way_and_is_recomputed_whole():
-    scheduler = make_scheduler(blocks=4)
+    scheduler = make_scheduler(blocks=4, prefix_cache=False)
     add(scheduler, "a", 7)
     add(scheduler, "b", 7)
     step(scheduler)
@@ -96,6 +97,86 @@ def test_versions_take_turns():
     add(scheduler, "b", 2, version="new")
     seen = [[name for name, _, _ in spans(step(scheduler))] for _ in range(4)]
     assert seen == [["b"], ["a"], ["b"], ["a"]]
+
+
+def test_a_short_prompt_overtakes_a_long_one_that_is_sure_of_half():
+    scheduler = make_scheduler(blocks=32)
+    add(scheduler, "long", 40)
+    assert spans(step(scheduler)) == [("long", 0, 16)]
+    add(scheduler, "short", 6)
+    assert spans(step(scheduler)) == [("long", 16, 10), ("short", 0, 6)]
+    add(scheduler, "equal", 14)
+    assert spans(step(scheduler)) == [("short", 6, 1), ("long", 26, 14), ("equal", 0, 1)]
+
+
+def test_a_long_prompt_stretches_steps_that_generate_no_more_than_allowed():
+    scheduler = make_scheduler(blocks=1000, max_num_batched_tokens=512, max_decode_slowdown=3.0)
+    add(scheduler, "a", 4)
+    step(scheduler)
+    step(scheduler)  # generates alone, in 10 ms
+    add(scheduler, "b", 2000)
+    durations_s, duration_s = [], 0.0
+    while len(scheduler.running) < 2 or not scheduler.running[1].is_decoding:
+        batch = scheduler.schedule()
+        duration_s = 0.01 + 0.001 * (batch.num_tokens - batch.num_decodes)
+        durations_s.append(duration_s)
+        finish(scheduler, batch, duration_s)
+    assert max(durations_s) <= 0.031
+    assert sum(durations_s) < 2 * 2000 * 0.001  # and it does not crawl
+
+
+def test_the_highest_priority_starts_first_but_overtakes_nobody_for_ever():
+    scheduler = make_scheduler(max_num_seqs=1)
+    add(scheduler, "low", 2, priority=-1)
+    for index in range(MAX_OVERTAKEN + 1):
+        add(scheduler, f"high{index}", 2, priority=1)
+    order = []
+    while scheduler.waiting:
+        step(scheduler)
+        order.append(scheduler.running[0].id)
+        scheduler.remove(scheduler.running[0])
+    assert order.index("low") == MAX_OVERTAKEN
+    assert [name for name in order if name != "low"] == [
+        f"high{index}" for index in range(MAX_OVERTAKEN + 1)
+    ]
+
+
+def test_the_lowest_priority_gives_way_even_when_it_is_older():
+    scheduler = make_scheduler(blocks=4)
+    add(scheduler, "a", 7)
+    add(scheduler, "b", 7, priority=5)
+    step(scheduler)
+    step(scheduler)  # both fill their second block
+    batch = step(scheduler)
+    assert [sequence.id for sequence in batch.preempted] == ["a"]
+    assert spans(batch) == [("b", 8, 1)]
+
+
+def test_a_known_prefix_is_not_computed_again():
+    scheduler = make_scheduler()
+    first = add(scheduler, "same", 11)
+    step(scheduler)
+    blocks = list(first.block_table)
+    second = add(scheduler, "same", 11)
+    assert spans(step(scheduler))[1] == ("same", 8, 3)
+    assert second.block_table[:2] == blocks[:2]
+    assert (first.num_cached, second.num_cached) == (0, 8)
+    assert scheduler.prefix.drain_counts() == (22, 8)
+    scheduler.remove(first)
+    assert (scheduler.pool.num_used, scheduler.pool.num_idle) == (3, 1)
+    scheduler.remove(second)
+    assert (scheduler.pool.num_used, scheduler.pool.num_idle) == (0, 3)
+
+
+def test_a_preempted_sequence_starts_behind_its_own_blocks():
+    scheduler = make_scheduler(blocks=5)
+    first = add(scheduler, "a", 7)
+    add(scheduler, "b", 7)
+    batches = [step(scheduler) for _ in range(6)]
+    assert [each.id for batch in batches for each in batch.preempted] == ["b"]
+    scheduler.remove(first)
+    [(name, start, _)] = spans(step(scheduler))
+    assert (name, start) == ("b", 8)
 
 
 def test_a_new_version_does_not_overtake_the_queue():
@@ -125,93 +206,3 @@ def test_queue_deadline_counts_until_the_first_forward(started):
     sequence.first_scheduled_s = 5.0 if started else None
     assert scheduler.expired(9.0) == []
     assert scheduler.expired(11.0) == ([] if started else [(sequence, "queue_timeout")])
-
-
-class SchedulerMachine(RuleBasedStateMachine):
-    """Requests come, are cancelled, finish; the invariants hold after every step."""
-
-    VERSIONS = ("v1", "v2", None)
-
-    def __init__(self):
-        super().__init__()
-        self.scheduler = make_scheduler(blocks=12, max_num_seqs=4, max_num_batched_tokens=8)
-        self.live = {}  # in order of arrival
-        self.count = 0
-
-    @precondition(lambda self: len(self.live) < 8)
-    @rule(
-        length=st.integers(1, 20),
-        new=st.integers(1, 12),
-        version=st.sampled_from(VERSIONS),
-        judged=st.booleans(),
-    )
-    def submit(self, length, new, version, judged):
-        self.count += 1
-        name = str(self.count)
-        sequence = make_sequence(
-            range(length), request_id=name, version=version, max_new_tokens=new,
-            prompt_logprobs=judged,
-        )  # fmt: skip
-        self.live[name] = sequence
-        self.scheduler.add(sequence)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def cancel(self, data):
-        self.leave(data.draw(st.sampled_from(sorted(self.live))))
-
-    @rule(count=st.integers(1, 6))
-    def run(self, count):
-        for _ in range(count):
-            self.run_step()
-
-    def run_step(self):
-        batch = step(self.scheduler)
-        assert (batch is None) == (not self.live)
-        if batch is None:
-            return
-        self.check(batch)
-        for span in batch.spans:
-            sequence = span.sequence
-            if sequence.num_generated >= sequence.request.sampling.max_new_tokens:
-                self.leave(sequence.id)
-
-    def check(self, batch):
-        limits = self.scheduler.limits
-        assert 0 < batch.num_tokens <= limits.max_num_batched_tokens
-        assert len(batch.spans) <= limits.max_num_seqs
-        assert {span.sequence.version for span in batch.spans} == {batch.version}
-        assert all(span.num_tokens == 1 for span in batch.decodes)
-        for span in batch.spans:
-            capacity = len(span.sequence.block_table) * limits.block_size
-            assert span.num_tokens > 0
-            assert span.stop <= min(capacity, span.sequence.num_tokens)
-
-    def leave(self, name):
-        self.scheduler.remove(self.live.pop(name))
-
-    @invariant()
-    def blocks_belong_to_running_sequences(self):
-        owned = [block for each in self.scheduler.running for block in each.block_table]
-        assert len(owned) == len(set(owned)) == self.scheduler.pool.num_used
-        assert all(not each.block_table for each in self.scheduler.waiting)
-
-    @invariant()
-    def arrival_order_is_kept(self):
-        names = [int(each.id) for each in self.scheduler.sequences()]
-        assert names == sorted(names) == sorted(map(int, self.live))
-        tokens = sum(each.num_tokens for each in self.scheduler.waiting)
-        assert tokens == self.scheduler.waiting.num_tokens
-
-    def teardown(self):
-        for _ in range(2000):
-            if not self.live:
-                break
-            self.run_step()
-        assert not self.live, "every request finishes"
-        assert self.scheduler.is_idle
-        assert self.scheduler.pool.num_used == 0
-
-
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
