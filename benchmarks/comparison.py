@@ -1,68 +1,108 @@
-"""Runs two sides in alternating pairs over one workload. Knows neither side from the inside."""
+"""Runs contenders in alternating rounds over one workload. Knows none of them from the inside."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.bootstrap import RatioInterval, ratio_interval
+from benchmarks.contender import Contender
+from benchmarks.prompt_source import PromptSource
 from benchmarks.run_times import RunTimes
 from benchmarks.workload import Workload
 
 
-class Side(Protocol):
-    """One way to generate."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One contender's part in a comparison.
+
+    Attributes:
+        name: the contender's.
+        bits: number format of its weights.
+        has_memory: whether the Engram memory took part.
+        rates: tokens per second, round by round.
+        first: how many times its median the first contender's is, with an interval over rounds;
+            None for the first itself.
+        same_answers: share of sequences whose tokens were the first contender's; None where a
+            contender tells no tokens.
+    """
 
     name: str
+    bits: str
+    has_memory: bool
+    rates: tuple[float, ...]
+    first: RatioInterval | None
+    same_answers: float | None
 
-    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> RunTimes:
-        """Generate `new_tokens` for each prompt."""
+    @property
+    def median(self) -> float:
+        """Median rate, in tokens per second."""
+        return median(self.rates)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Tokens per second of both sides on one workload, pair by pair.
-
-    Attributes:
-        equal_answers: share of sequences whose tokens were the same on both sides.
-    """
+    """All contenders on one workload; the first is what the others are compared with."""
 
     workload: Workload
-    rates: dict[str, list[float]]
-    interval: RatioInterval
-    equal_answers: float
-
-    def medians(self) -> dict[str, float]:
-        """Median rate of each side, in tokens per second."""
-        return {name: median(rates) for name, rates in self.rates.items()}
+    entries: tuple[Entry, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, JSON-ready."""
-        return {**asdict(self), "medians": self.medians()}
+        entries = [{**asdict(entry), "median": entry.median} for entry in self.entries]
+        return {"workload": asdict(self.workload), "entries": entries}
 
 
 def compare(
-    first: Side, second: Side, workload: Workload, token_ids: Sequence[int], num_pairs: int
+    contenders: Sequence[Contender], workload: Workload, prompts: PromptSource, num_rounds: int
 ) -> Comparison:
-    """Run both sides `num_pairs` times, after one pair that is not counted.
+    """Run every contender `num_rounds` times, after one round that is not counted.
 
-    Within a pair both get the same prompts; which side goes first changes from pair to pair.
+    All get the same prompts within a round. Who begins, and in which direction it goes on,
+    changes from round to round, so that slow drifts of the machine meet all alike.
     """
-    rates: dict[str, list[float]] = {first.name: [], second.name: []}
-    equal = []
-    for pair in range(-1, num_pairs):
-        order = (first, second) if pair % 2 else (second, first)
-        prompts = workload.prompts(token_ids, offset=max(pair, 0) % 8 * workload.prompt_tokens)
-        runs = {side.name: side.run(prompts, workload.new_tokens) for side in order}
-        if pair < 0:
-            continue
-        for name, run in runs.items():
-            rates[name].append(_rate(run, workload))
-        equal += _equal_answers(*runs.values())
-    interval = ratio_interval(rates[first.name], rates[second.name])
-    return Comparison(workload, rates, interval, sum(equal) / len(equal))
+    rounds: list[dict[str, RunTimes]] = []
+    for number in range(-1, num_rounds):
+        given = prompts.take(workload.num_seqs, workload.prompt_tokens)
+        runs = {
+            contender.name: contender.run(given, workload.new_tokens)
+            for contender in turn(contenders, number)
+        }
+        if number >= 0:
+            rounds.append(runs)
+    return Comparison(
+        workload, tuple(_entry(c, contenders[0], rounds, workload) for c in contenders)
+    )
+
+
+def turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """The order of a round: another one begins each time, and the direction alternates."""
+    start = number // 2 % len(contenders)
+    order = [*contenders[start:], *contenders[:start]]
+    return order[::-1] if number % 2 else order
+
+
+def _entry(
+    contender: Contender,
+    first: Contender,
+    rounds: Sequence[dict[str, RunTimes]],
+    workload: Workload,
+) -> Entry:
+    rates = {
+        name: tuple(_rate(runs[name], workload) for runs in rounds)
+        for name in (contender.name, first.name)
+    }
+    is_first = contender is first
+    return Entry(
+        name=contender.name,
+        bits=contender.bits,
+        has_memory=contender.has_memory,
+        rates=rates[contender.name],
+        first=None if is_first else ratio_interval(rates[first.name], rates[contender.name]),
+        same_answers=_same_answers([(runs[first.name], runs[contender.name]) for runs in rounds]),
+    )
 
 
 def _rate(run: RunTimes, workload: Workload) -> float:
@@ -71,5 +111,11 @@ def _rate(run: RunTimes, workload: Workload) -> float:
     return run.decode_rate()
 
 
-def _equal_answers(one: RunTimes, other: RunTimes) -> list[bool]:
-    return [list(a) == list(b) for a, b in zip(one.token_ids, other.token_ids, strict=True)]
+def _same_answers(pairs: Sequence[tuple[RunTimes, RunTimes]]) -> float | None:
+    told = [
+        list(mine) == list(other)
+        for one, two in pairs
+        for mine, other in zip(one.token_ids, two.token_ids, strict=True)
+        if other
+    ]
+    return sum(told) / len(told) if told else None

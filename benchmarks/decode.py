@@ -1,125 +1,143 @@
-"""`make bench`: decode and prefill speed of the engine beside transformers' `generate()`.
+"""`make bench`: decode and prefill speed of this server beside transformers and llama.cpp.
 
-Both sides run the same model with the same Engram memory in one process, in alternating pairs.
-docs/benchmarks.md describes the method.
+Everybody gets the same prompts and lengths, in alternating rounds. docs/benchmarks.md describes
+the method.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
+from transformers import AutoTokenizer
 
-from benchmarks.comparison import Comparison, Side, compare
-from benchmarks.engine_side import EngineSide
-from benchmarks.generate_side import GenerateSide
+from benchmarks.catalogue import Surroundings, contenders, opened
+from benchmarks.client_process import ClientProcess
+from benchmarks.comparison import Comparison, compare
+from benchmarks.plot import draw
+from benchmarks.prompt_source import PromptSource
 from benchmarks.report import environment, table, write_json
-from benchmarks.workload import Workload, reference_text, workloads
-from engram_core.device import make_device
-from engram_core.prefetch import Prefetcher
-from engram_core.splice import attach
-from server.config import Settings
-from server.engine.engine import Engine
-from server.engine.limits import EngineLimits
-from server.engine.linear.packing import pack_linears
-from server.engine.types import NullRecorder
-from server.loader import Loaded, load
+from benchmarks.rows import QUICK, ROWS, Row
+from benchmarks.workload import Workload, workloads
+from server.default_model import resolve_default_model
 
-HEADER = ["workload", "engine tok/s", "generate() tok/s", "ratio", "95 % interval", "same answers"]
-STOP_TIMEOUT_S = 10.0
+HEADER = ["row", "contender", "bits", "memory", "tok/s", "first / it", "95 % interval", "same"]
+LIBRARIES = Path("build/llama.cpp")
 
 
-@contextmanager
-def engine_side(loaded: Loaded, max_model_len: int) -> Iterator[EngineSide]:
-    """An engine with the server's default limits but for the length, prefetching on the CPU."""
-    prefetcher = Prefetcher(make_device("cpu"))
-    # every pair asks the same prompts: a prefix cache would answer instead of computing
-    limits = EngineLimits(max_model_len=max_model_len, prefix_cache=False)
-    model, tokenizer, version = loaded.model, loaded.tokenizer, loaded.version
-    pack_linears(model)  # as `server.backend` does
-    engine = Engine(model, tokenizer, version, prefetcher, limits, NullRecorder())
-    engine.start()
-    try:
-        yield EngineSide(engine)
-    finally:
-        engine.stop(STOP_TIMEOUT_S)
-        prefetcher.close()
-
-
-def measure(
-    first: Side, second: Side, rows: Sequence[Workload], token_ids: Sequence[int], num_pairs: int
-) -> list[Comparison]:
-    """Compare the sides on every workload, telling progress on stderr."""
-    results = []
-    for row in rows:
-        print(f"{row.name}: {num_pairs} pairs", file=sys.stderr, flush=True)
-        results.append(compare(first, second, row, token_ids, num_pairs))
-    return results
-
-
-def render(results: Sequence[Comparison]) -> str:
+def render(results: Sequence[tuple[Row, Comparison]]) -> str:
     """The table of docs/benchmarks.md."""
-    rows = []
-    for result in results:
-        rates = [f"{rate:.1f}" for rate in result.medians().values()]
-        found = result.interval
-        spread = f"{found.low:.2f} to {found.high:.2f}"
-        same = f"{result.equal_answers:.0%}"
-        rows.append([result.workload.name, *rates, f"{found.ratio:.2f}", spread, same])
-    return table(HEADER, rows)
+    lines = []
+    for row, result in results:
+        for entry in result.entries:
+            found = entry.first
+            ratio = "" if found is None else f"{found.ratio:.2f}"
+            spread = "" if found is None else f"{found.low:.2f} to {found.high:.2f}"
+            is_told = found is not None and entry.same_answers is not None
+            same = f"{entry.same_answers:.0%}" if is_told else ""
+            memory = "on" if entry.has_memory else "off"
+            rate = f"{entry.median:.1f}"
+            lines.append([row.name, entry.name, entry.bits, memory, rate, ratio, spread, same])
+    return table(HEADER, lines)
 
 
-def run(args: argparse.Namespace) -> list[Comparison]:
-    """Load the model twice (the engine may rebuild its own copy) and measure."""
-    torch.set_num_threads(args.threads)
-    settings = Settings(model=args.model, engram=args.engram, device="cpu", dtype=args.dtype)
-    ours, theirs = load(settings, _ignore), load(settings, _ignore)
-    token_ids = ours.tokenizer(reference_text(), verbose=False)["input_ids"]
-    rows = workloads(args.context, args.new_tokens, args.prefill_tokens)
+def measure(args: argparse.Namespace) -> tuple[list[tuple[Row, Comparison]], list[str]]:
+    """Run the selected rows; also says who could not take part, and why."""
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # for the processes that are started
+    folder = Path(args.model) if args.model else resolve_default_model()
+    shapes = workloads(args.context, args.new_tokens, args.prefill_tokens)
+    rows = [_restricted(ROWS[name], args.contenders) for name in args.rows]
+    prompts = PromptSource(AutoTokenizer.from_pretrained(folder))
+    around = _surroundings(args, folder, [shapes[row.workload] for row in rows])
+    names = list(dict.fromkeys(name for row in rows for name in row.contenders))
+    results: list[tuple[Row, Comparison]] = []
     with (
-        _spliced(ours),
-        _spliced(theirs),
-        engine_side(ours, max(row.total_tokens for row in rows)) as engine,
+        ClientProcess() as client,
+        opened(names, contenders(around, client, prompts)) as (found, missing),
     ):
-        return measure(engine, GenerateSide(theirs.model), rows, token_ids, args.pairs)
+        for row in rows:
+            present = [found[name] for name in row.contenders if name in found]
+            if len(present) < 2:
+                missing.append(f"{row.name}: nobody to compare with")
+                continue
+            start_s = time.monotonic()
+            results.append((row, compare(present, shapes[row.workload], prompts, args.rounds)))
+            _say(f"{row.name}: {args.rounds} rounds in {time.monotonic() - start_s:.0f} s")
+        return results, missing
 
 
-def _spliced(loaded: Loaded) -> AbstractContextManager[object]:
-    """The model with its memory attached, as both sides run it."""
-    return attach(loaded.model, loaded.version) if loaded.version else nullcontext()
+def _surroundings(args: argparse.Namespace, folder: Path, used: Sequence[Workload]) -> Surroundings:
+    return Surroundings(
+        model=args.model,
+        model_folder=str(folder),
+        engram=args.engram,
+        dtype=args.dtype,
+        libraries=str(args.llama_cpp.resolve()),
+        num_seqs=max(shape.num_seqs for shape in used),
+        seq_tokens=max(shape.total_tokens for shape in used),
+        threads=args.threads,
+    )
+
+
+def _restricted(row: Row, names: Sequence[str] | None) -> Row:
+    """The row with only these contenders; its own first one stays."""
+    if names is None:
+        return row
+    kept = tuple(each for each in row.contenders[1:] if each in names)
+    return Row(row.name, row.workload, (row.contenders[0], *kept))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print the table and write the report."""
+    """Measure, print the table, write the report and the plot."""
     args = _parser().parse_args(argv)
-    results = run(args)
+    results, missing = measure(args)
     print(render(results))
-    parameters = {key: str(value) for key, value in vars(args).items()}
-    report = {"environment": environment(), "parameters": parameters}
-    write_json(args.output, {**report, "results": [result.to_dict() for result in results]})
+    for sentence in missing:
+        print(f"left out: {sentence}")
+    write_json(args.output, report(args, results, missing))
+    if args.plot is not None:
+        draw([(row.name, found) for row, found in results], args.plot)
     return 0
+
+
+def report(
+    args: argparse.Namespace, results: Sequence[tuple[Row, Comparison]], missing: Sequence[str]
+) -> dict[str, Any]:
+    """What the JSON file holds."""
+    return {
+        "environment": environment(),
+        "parameters": {key: str(value) for key, value in vars(args).items()},
+        "results": [{"row": row.name, **found.to_dict()} for row, found in results],
+        "left_out": list(missing),
+    }
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__)
-    parser.add_argument("--model", help="local folder or hub id; default: the default model")
-    parser.add_argument("--engram", default="auto", help="artefact, as for engram-server serve")
-    parser.add_argument("--dtype", default="bfloat16", help="number format of the weights")
-    parser.add_argument("--pairs", type=int, default=20, help="counted pairs of each workload")
-    parser.add_argument("--context", type=int, default=128, help="prompt tokens when decoding")
-    parser.add_argument("--new-tokens", type=int, default=32, help="tokens decoded per sequence")
-    parser.add_argument("--prefill-tokens", type=int, default=512, help="prompt of the prefill row")
-    parser.add_argument("--threads", type=int, default=2, help="threads of torch")
-    parser.add_argument("--output", type=Path, help="where the JSON report goes")
+    add = parser.add_argument
+    add("--rows", nargs="+", choices=list(ROWS), default=list(QUICK), help="rows to measure")
+    add("--contenders", nargs="+", help="measure only these beside a row's first one")
+    add("--rounds", type=int, default=5, help="counted rounds of each row")
+    add("--model", help="local folder; default: the default model")
+    add("--engram", default="auto", help="artefact, as for engram-server serve")
+    add("--dtype", default="bfloat16", help="number format of the weights")
+    add("--context", type=int, default=128, help="prompt tokens when decoding")
+    add("--new-tokens", type=int, default=32, help="tokens decoded per sequence")
+    add("--prefill-tokens", type=int, default=512, help="prompt of the prefill row")
+    add("--threads", type=int, default=2, help="threads that compute, of each contender")
+    add("--llama-cpp", type=Path, default=LIBRARIES, help="folder of llama.cpp's libraries")
+    add("--output", type=Path, help="where the JSON report goes")
+    add("--plot", type=Path, help="where the plot goes (PNG)")
     return parser
-
-
-def _ignore(_phase: str, _fraction: float) -> None:
-    """Loading is not measured here."""
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.prompt_source import reference_text
 from benchmarks.report import environment, table, write_json
 from benchmarks.server_process import serve
 from benchmarks.token_stream import stream_frames
-from benchmarks.workload import reference_text
 
 STREAM_PROMPT_CHARS = 600
 LONG_PROMPT_CHARS_PER_TOKEN = 16  # more than any text needs; the server cuts it to length

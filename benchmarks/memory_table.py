@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks.knowledge import exact_recall, passages, perplexity
 from benchmarks.permuted_artefact import write_permuted
+from benchmarks.prompt_source import reference_text
 from benchmarks.report import environment, table, write_json
 from benchmarks.served_model import ServedModel
 from benchmarks.server_process import serve
-from benchmarks.workload import reference_text
 from engram_core.retrofit.facts import Fact, read_facts
 from engram_core.tables.manifest import MANIFEST_NAME
 from server.artefact_choice import packaged_folder

@@ -19,10 +19,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks.bootstrap import RatioInterval, ratio_interval
+from benchmarks.prompt_source import reference_text
 from benchmarks.report import environment, table, write_json
 from benchmarks.server_process import serve
 from benchmarks.token_stream import stream_frames
-from benchmarks.workload import reference_text
 from server.default_model import resolve_default_model
 
 ENDINGS = ("\n\nIn short, this means that", "\n\nA typical example of this is")

@@ -1,4 +1,4 @@
-"""A second server for a control measurement, started and stopped by the benchmark itself."""
+"""Servers that a benchmark starts and stops itself."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def serve(
     Raises:
         RuntimeError: the server ended or did not become ready.
     """
-    port = _free_port()
+    port = free_port()
     command = [*program, "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
     process = subprocess.Popen(command, cwd=folder)
     try:
         with ServedModel(f"http://127.0.0.1:{port}") as served:
-            _wait_until_ready(served, process)
+            wait_until_ready(served, process)
             yield served
     finally:
-        _stop(process)
+        stop(process)
 
 
-def _wait_until_ready(served: ServedModel, process: subprocess.Popen[bytes]) -> None:
+def wait_until_ready(served: ServedModel, process: subprocess.Popen[bytes]) -> None:
+    """Wait for /ready. Raises RuntimeError when the server ended, or takes too long."""
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while not served.is_ready():
         if process.poll() is not None:
@@ -52,7 +53,8 @@ def _wait_until_ready(served: ServedModel, process: subprocess.Popen[bytes]) -> 
         time.sleep(0.2)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; one that does not is killed."""
     process.terminate()
     try:
         process.wait(STOP_TIMEOUT_S)
@@ -61,7 +63,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody uses now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -1,15 +1,13 @@
-"""What both sides of a comparison are given: the same prompts, cut from the same text."""
+"""The shapes that are measured. Knows neither prompts' texts nor who computes them."""
 
 from __future__ import annotations
 
-import pydoc_data.topics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One row of the table.
+    """One shape of work.
 
     Attributes:
         name: how the table calls it.
@@ -33,25 +31,9 @@ class Workload:
         """Whether the rate is prompt tokens per second instead of generated ones."""
         return self.new_tokens == 1
 
-    def prompts(self, token_ids: Sequence[int], offset: int = 0) -> list[list[int]]:
-        """Prompts that share no token: consecutive windows of a text's ids, from `offset` on.
 
-        Raises ValueError when the text is too short.
-        """
-        needed = offset + self.num_seqs * self.prompt_tokens
-        if needed > len(token_ids):
-            raise ValueError(f"{self.name} needs {needed} tokens, the text has {len(token_ids)}")
-        starts = range(offset, needed, self.prompt_tokens)
-        return [list(token_ids[start : start + self.prompt_tokens]) for start in starts]
-
-
-def reference_text() -> str:
-    """English text that every Python carries: the topics of its interactive help."""
-    topics: dict[str, str] = pydoc_data.topics.topics
-    return "\n\n".join(topics[name] for name in sorted(topics))
-
-
-def workloads(context: int, new_tokens: int, prefill_tokens: int) -> list[Workload]:
-    """The rows of the published table."""
-    decode = [Workload(f"decode x{n}", n, context, new_tokens) for n in (1, 8, 16)]
-    return [*decode, Workload(f"prefill {prefill_tokens}", 1, prefill_tokens, 1)]
+def workloads(context: int, new_tokens: int, prefill_tokens: int) -> dict[str, Workload]:
+    """The published shapes by the name that selects them."""
+    shapes = [Workload(f"decode-{n}", n, context, new_tokens) for n in (1, 8, 16)]
+    shapes.append(Workload("prefill", 1, prefill_tokens, 1))
+    return {shape.name: shape for shape in shapes}

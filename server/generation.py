@@ -6,13 +6,13 @@ The bridge between the engine's thread and asyncio. Knows nothing about HTTP.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from server.engine.types import Event, FailureEvent, FinishEvent, Request
+from server.mailbox import Mailbox
 
 BACKSTOP_S = 5.0  # how much later than the engine this side enforces a deadline
 
@@ -21,13 +21,23 @@ class Generation:
     """The events of one submitted request; leaving its context aborts what has not ended.
 
     Made on the event loop; only `sink` may be called from another thread.
+
+    Args:
+        request: what was asked.
+        mailbox: brings the engine's events to the event loop.
+        abort: gives up the request of an id.
+        on_close: called with the id when this generation is over.
     """
 
     def __init__(
-        self, request: Request, abort: Callable[[str], None], on_close: Callable[[str], None]
+        self,
+        request: Request,
+        mailbox: Mailbox,
+        abort: Callable[[str], None],
+        on_close: Callable[[str], None],
     ) -> None:
         self.request = request
-        self._abort, self._on_close = abort, on_close
+        self._mailbox, self._abort, self._on_close = mailbox, abort, on_close
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._arrived = asyncio.Event()
@@ -47,8 +57,7 @@ class Generation:
 
     def sink(self, event: Event) -> None:
         """Take an event on the engine's thread; never blocks and never raises."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
-            self._loop.call_soon_threadsafe(self.push, event)
+        self._mailbox.put(self.push, event)
 
     def push(self, event: Event) -> None:
         """Take an event on the event loop; what follows the end is dropped."""

@@ -6,6 +6,7 @@ or how a model is loaded. Methods are for the event loop's thread unless they sa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from server.admission import Admission
 from server.config import Settings
 from server.engine.types import EngineStatus, EventSink, FailureEvent, Request
 from server.generation import Generation
+from server.mailbox import Mailbox
 from server.metrics import Metrics
 from server.tokenization import PromptTokenizer
 from server.wire.errors import ApiError, unavailable
@@ -110,6 +112,7 @@ class Runtime:
         self.load_thread: threading.Thread | None = None
         self.stopped = False
         self._open: dict[str, Generation] = {}
+        self._mailbox: Mailbox | None = None
         metrics.watch(self.engine_status, self.is_ready)
 
     def set_progress(self, phase: str, fraction: float) -> None:
@@ -185,7 +188,9 @@ class Runtime:
     def submit(self, request: Request) -> Generation:
         """Hand a request to the engine; raises a SubmitError."""
         backend, _ = self.require_backend()
-        generation = Generation(request, backend.engine.abort, self._forget)
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        generation = Generation(request, self._mailbox, backend.engine.abort, self._forget)
         self._open[request.id] = generation
         try:
             backend.engine.submit(request, generation.sink)

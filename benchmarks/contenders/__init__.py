@@ -1,0 +1,1 @@
+"""What the table compares, one module each; `catalogue` knows them all."""
