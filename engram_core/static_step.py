@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 
 from engram_core.conv_state import ConvState
-from engram_core.module import EngramOutput
 from engram_core.step import EngramStep
 from engram_core.version import MemoryVersion
 
@@ -80,16 +79,16 @@ class StaticStep:
 
     def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Add the memory of `layer` to `hidden` ``[size, G, D]``."""
-        output: EngramOutput = self._version.modules[layer](
+        # always the whole of it: which positions contribute is not known on the host
+        delta, self._gates[layer] = self._version.modules[layer].contribution(
             hidden,
             self._rows[layer],
             lengths=[1] * self._size,
             conv_states=self._states.get(layer),
             live=self._live,
-            gate_scale=self._gate_scales,
         )
-        self._gates[layer] = output.gates
-        return torch.where(self._live[:, None, None], output.hidden, hidden)
+        updated = (hidden.float() + delta * self._gate_scales[:, None, None]).to(hidden.dtype)
+        return torch.where(self._live[:, None, None], updated, hidden)
 
     def finish(self, step: EngramStep) -> None:
         """Give `step` its gates, and its sequences' convolution states their newest inputs."""
