@@ -6,9 +6,11 @@ tables are padded with it. Knows nothing about sequences; who owns a block is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,8 +45,7 @@ class KVCache:
 
         # zeros, not empty: a masked place must hold a finite number, or it poisons the softmax
         def zeros(num_heads: int, dim: int) -> Tensor:
-            size = (num_blocks + 1, block_size, num_heads, dim)
-            return torch.zeros(size, dtype=dtype, device=device)
+            return _zeros((num_blocks + 1, block_size, num_heads, dim), dtype, device)
 
         self.keys = [zeros(shape.num_heads, shape.key_dim) for shape in shapes]
         self.values = [zeros(shape.num_heads, shape.value_dim) for shape in shapes]
@@ -77,3 +78,12 @@ class KVCache:
             rows = torch.tensor(blocks, device=self.keys[0].device)
             for tensor in (*self.keys, *self.values):
                 tensor.index_fill_(0, rows, 0)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Zeros; on the host as pages that take memory only once they are written."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    # numpy asks the system for zero pages, torch would write the zeros itself
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
