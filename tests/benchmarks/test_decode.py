@@ -7,7 +7,7 @@ from benchmarks.decode import main
 from benchmarks.rows import QUICK, ROWS
 
 SMALL = [
-    "--dtype", "float32", "--rounds", "2", "--context", "24", "--new-tokens", "8",
+    "--dtype", "float32", "--rounds", "2", "--context", "24", "--new-tokens", "32",
     "--prefill-tokens", "64",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ def test_streams_of_real_servers_beside_their_engine(tmp_path, capsys) -> None:
     model = write_model(tmp_path / "model")
     memory = write_memory(tmp_path / "memory", model)
     report = tmp_path / "report.json"
-    small = ["--dtype", "float32", "--rounds", "1", "--context", "16", "--new-tokens", "8"]
+    small = ["--dtype", "float32", "--rounds", "1", "--context", "16", "--new-tokens", "32"]
     small += ["--streams", "4", "--many", "20", "--split"]
     chosen = ["--model", str(model), "--engram", str(memory), "--output", str(report)]
     assert main([*chosen, *small]) == 0
