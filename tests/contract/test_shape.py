@@ -13,6 +13,7 @@ MAX_LONG_SHARE = 0.1
 
 # files whose one subject is a family of small classes
 CLASS_FAMILIES: dict[str, str] = {
+    "benchmarks/contenders/llama_library.py": "the C interface of llama.cpp",
     "engram_core/accelerator.py": "an accelerator and its event",
     "engram_core/cpu_device.py": "the CPU as a device and its event, which has always happened",
     "engram_core/errors.py": "the exception tree",

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from fakes.http import wait_until
 from fakes.tiers import DelayedTier, HeldTier
 from memories import LAYERS, NUM_IDS, expected_rows, small_memory
 
@@ -63,7 +64,7 @@ def test_every_path_gives_the_same_bits(open_prefetcher, device, dtype, settings
             assert (ticket.row_ids(layer) == memory.hasher.row_ids(TOKENS, layer, HISTORY)).all()
     prompt.release()
     step.release()
-    assert memory.references == 1
+    wait_until(lambda: memory.references == 1, what="the memory let go")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_closed_prefetcher_refuses_new_tickets_and_serves_open_ones(open_prefe
         prefetcher.submit_step(memory, memory.hasher.windows(TOKENS))
     assert torch.equal(ticket.rows(1)[0], expected_rows(memory, 1, TOKENS))
     ticket.release()
-    assert memory.references == 1
+    wait_until(lambda: memory.references == 1, what="the memory let go")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_empty_spans_are_refused(open_prefetcher):
         prefetcher.submit_prompt(memory, [])
     with pytest.raises(ConfigError, match="at least one sequence"):
         prefetcher.submit_step(memory, np.empty((0, 3), dtype=np.int64))
-    assert memory.references == 1
+    wait_until(lambda: memory.references == 1, what="the memory let go")
 
 
 def use_ticket(prefetcher, memory, draw):
@@ -256,5 +257,5 @@ def test_many_tickets_at_once_stay_exact(open_prefetcher, device):
         for finished in [pool.submit(client, seed) for seed in range(4)]:
             finished.result(120)
     prefetcher.close()
-    assert memory.references == 1
+    wait_until(lambda: memory.references == 1, what="the memory let go")
     assert prefetcher.staging_used_bytes == 0
