@@ -1,0 +1,94 @@
+"""The program that every thread of a team runs: waits for a job, does its share, waits again.
+
+The only functions that Python calls; whatever they need is compiled into them.
+"""
+
+from __future__ import annotations
+
+from numba import carray
+
+from server.engine.native.compiling import compiled, entry
+from server.engine.native.intrinsics import memory
+from server.engine.native.layer import LANES, PANEL_BYTES, ROW_BLOCK, run_layer
+from server.engine.native.matmul import CHUNK, multiply
+from server.engine.native.records import JOB, LAYER, SHAPE, WEIGHT
+from server.engine.native.teamwork import NO_JOB, await_job, barrier, dismiss, publish, take
+from server.engine.native.vectors import add_part_bias, floats, halves, to_bf16
+
+LAYERS, PRODUCT = range(2)  # kinds of a job
+_TABLE_BYTES = 64
+
+__all__ = ["LAYERS", "PANEL_BYTES", "PRODUCT", "dismiss_team", "run_job", "work"]
+
+
+@compiled
+def _share(job, state, threads, rank):  # type: ignore[no-untyped-def]
+    scratch = job.private + rank * job.private_bytes
+    if job.kind == LAYERS:
+        layers = carray(memory(job.layers), (job.first_layer + job.num_layers,), LAYER)
+        shape = carray(memory(job.shape), (1,), SHAPE)[0]
+        for number in range(job.first_layer, job.first_layer + job.num_layers):
+            run_layer(job, layers[number], shape, state, threads, scratch)
+    else:
+        _product(job, state, scratch)
+        barrier(state, threads)
+
+
+@compiled
+def _product(job, state, scratch):  # type: ignore[no-untyped-def]
+    """result = input x weight + bias, as bfloat16 or float32 with whole blocks of columns."""
+    weight = carray(memory(job.weight), (1,), WEIGHT)[0]
+    width = weight.num_inputs * 2
+    panel = scratch + _TABLE_BYTES
+    size = job.num_columns
+    first = take(state) * CHUNK
+    while first < weight.num_blocks:
+        count = min(CHUNK, weight.num_blocks - first)
+        columns = count * LANES
+        kept = min(columns, size - first * LANES)
+        for start in range(0, job.num_rows, ROW_BLOCK):
+            rows = min(ROW_BLOCK, job.num_rows - start)
+            multiply(weight, first, count, rows, job.input + start * width, panel, columns * 4, scratch)
+            for row in range(rows):
+                part = floats(panel + row * columns * 4, kept)
+                add_part_bias(part, weight.bias, first * LANES, kept)
+                at = (start + row) * size + first * LANES
+                if job.result_is_float:
+                    result = floats(job.result + at * 4, kept)
+                    for i in range(kept):
+                        result[i] = part[i]
+                else:
+                    to_bf16(part, kept, halves(job.result + at * 2, kept))
+        first = take(state) * CHUNK
+
+
+@entry("void(int64, int64, int64)")
+def work(state, job, rank):  # type: ignore[no-untyped-def]
+    """A team member's life; ends when the team is dismissed.
+
+    Args:
+        state: address of the team's state.
+        job: address of a record of `records.JOB`.
+        rank: 1 to threads - 1.
+    """
+    number = 0
+    while True:
+        number = await_job(state, rank, number)
+        if number == NO_JOB:
+            return
+        given = carray(memory(job), (1,), JOB)[0]
+        _share(given, state, given.num_threads, rank)
+
+
+@entry("void(int64, int64)")
+def run_job(state, job):  # type: ignore[no-untyped-def]
+    """Do the job that was written, together with the team; returns when all is done."""
+    given = carray(memory(job), (1,), JOB)[0]
+    publish(state, given.num_threads)
+    _share(given, state, given.num_threads, 0)
+
+
+@entry("void(int64, int64)")
+def dismiss_team(state, num_threads):  # type: ignore[no-untyped-def]
+    """Send the team's threads home."""
+    dismiss(state, num_threads)
