@@ -5,6 +5,7 @@ The one place that knows all of them. Knows no HTTP.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from engram_core.version import MemoryVersion
 from server.config import Settings
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
-from server.engine.linear.packing import pack_linears
 from server.engine.types import Recorder
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
@@ -56,7 +56,6 @@ def assemble(
         prefetcher = _attach(settings, model, version, device, memory_config)
     limits = engine_limits(settings, model, device)
     num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
-    num_packed = pack_linears(model)
     engine = Engine(
         model,
         loaded.tokenizer,
@@ -85,7 +84,8 @@ def assemble(
         model_info={
             **_describe_model(loaded, engine),
             "parameters": num_parameters,
-            "packed_linears": num_packed,
+            "fused_layers": asdict(engine.fused),
+            "packed_linears": engine.num_packed,
         },
         engram_info=describe_memory(loaded.artefact, version, prefetcher),
         table_bytes={} if version is None else {k: t.nbytes for k, t in version.tiers.items()},

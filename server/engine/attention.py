@@ -96,12 +96,7 @@ def paged_attention(  # noqa: PLR0913 - the signature is transformers'
     Raises UnsupportedModelError on anything that would be silently wrong.
     """
     layer, name = layer_index(module), type(module).__name__
-    if engram_batch is None:
-        raise UnsupportedModelError(
-            f"{name}: layer {layer}: the attention was called without its batch; either the model "
-            "does not pass keyword arguments down to its layers, or it was called beside the "
-            "engine that serves it"
-        )
+    batch = require_batch(name, layer, engram_batch)
     if attention_mask is not None:
         raise UnsupportedModelError(
             f"{name}: layer {layer} builds an attention mask of its own, which a packed batch "
@@ -109,7 +104,7 @@ def paged_attention(  # noqa: PLR0913 - the signature is transformers'
         )
     refuse_unknown(name, layer, kwargs)
     options = AttentionOptions(scaling, sliding_window, softcap)
-    out = engram_batch.attend(layer, query[0], key[0], value[0], options)
+    out = batch.attend(layer, query[0], key[0], value[0], options)
     return out.unsqueeze(0), None
 
 
@@ -121,6 +116,17 @@ def layer_index(module: nn.Module) -> int:
             f"{type(module).__name__} has no layer_idx, so its keys and values cannot be kept apart"
         )
     return index
+
+
+def require_batch(name: str, layer: int, batch: AttentionStep | None) -> AttentionStep:
+    """The batch of the step. Raises UnsupportedModelError when there is none."""
+    if batch is None:
+        raise UnsupportedModelError(
+            f"{name}: layer {layer}: the attention was called without its batch; either the model "
+            "does not pass keyword arguments down to its layers, or it was called beside the "
+            "engine that serves it"
+        )
+    return batch
 
 
 def refuse_unknown(name: str, layer: int, kwargs: dict[str, Any]) -> None:

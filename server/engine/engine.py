@@ -34,8 +34,8 @@ from server.engine.responder import Responder
 from server.engine.runner import Runner
 from server.engine.sampler import Sampler
 from server.engine.scheduler import Scheduler
-from server.engine.self_check import check_model
 from server.engine.sequence import Sequence
+from server.engine.served import make_served
 from server.engine.step_result import StepResult
 from server.engine.types import (
     EngineStatus,
@@ -62,7 +62,8 @@ class Engine:
     """Serves requests with one model on one thread.
 
     Args:
-        model: a causal language model of transformers on its device; switched to our attention.
+        model: a causal language model of transformers on its device; switched to our attention,
+            its layers fused and its weights packed where that is possible.
         tokenizer: its tokenizer.
         version: the memory that requests read; None for the plain backbone. The caller attaches
             it to the model (`engram_core.splice.attach`) and keeps its own reference.
@@ -74,6 +75,8 @@ class Engine:
 
     Attributes:
         report: what the check at load found about the model.
+        fused: which of its layers were fused.
+        num_packed: its linear layers in the processor's own layout.
 
     Raises:
         UnsupportedModelError: the model would be served silently wrong.
@@ -95,7 +98,9 @@ class Engine:
         if version is not None and prefetcher is None:
             raise ConfigError("prefetcher is None; accepted: a Prefetcher, since there is a memory")
         model.eval()
-        self.report = check_model(model, limits.max_model_len)
+        served = make_served(model, limits.max_model_len)
+        self.report, self.fused = served.report, served.fused
+        self.num_packed = served.num_packed
         num_blocks = plan_blocks(self.report.shapes, model.dtype, limits)
         spare = SPARE_BLOCKS if can_graph(device, graphs) else 0
         cache = KVCache(

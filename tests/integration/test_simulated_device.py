@@ -60,6 +60,7 @@ def test_prefetch_changes_no_bit_and_the_device_no_token(expected, graphs):
         assert info["model_device_type"] == "simulated"
         path = "graphs: " if graphs == "auto" else "eager: "
         assert info["model"]["decode_path"].startswith(path)
+        assert info["model"]["fused_layers"] == {"num_fused": 4, "total": 4, "reason": None}
     assert found["on"] == found["off"]
     assert token_ids(found["on"]) == expected
 

@@ -13,8 +13,15 @@ BASE = {
 MODELS = {
     "llama": {},
     "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": 6},
+    "phi": {"partial_rotary_factor": 0.5},
     "gpt2": {},
-    "gemma2": {"head_dim": 8, "sliding_window": 6},
+    "gpt_neox": {"rotary_pct": 0.5},
+    "olmo2": {},
+    "gemma2": {  # with a cap so low that tokens depend on it
+        "head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 0.5,
+        "query_pre_attn_scalar": 4,
+    },
     "gemma3_text": {
         "head_dim": 8, "sliding_window": 6,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -22,6 +29,7 @@ MODELS = {
     "qwen3_moe": {
         "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
     },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }  # fmt: skip
 PROMPTS = [random_prompt(3 + 5 * index % 37, seed=index) for index in range(16)]
 
@@ -34,6 +42,7 @@ def config(request):
 @pytest.fixture(scope="module")
 def expected(config):
     model = random_model(config)
+    model.set_attn_implementation("eager")  # the others leave out the soft cap
     return [generate_alone(model, prompt) for prompt in PROMPTS]
 
 
