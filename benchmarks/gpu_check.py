@@ -35,8 +35,8 @@ from engram_core.store.device_table import DeviceTable
 from engram_core.store.host import HostTier
 from engram_core.version import MemoryVersion
 from server.engine.engine import Engine
-from server.engine.graphs import GraphMode
 from server.engine.limits import EngineLimits
+from server.engine.tuning import GraphMode, Tuning
 from server.engine.types import Recorder, TokenLogprob
 
 NEAR_TIE = 1e-4  # a token may differ where the two likeliest are closer than this, in float32
@@ -81,8 +81,9 @@ def running(
         prefetcher, splice = Prefetcher(device, dtype=dtype), attach(model, version)
     limits = EngineLimits(max_num_seqs=max_num_seqs, max_model_len=1024, block_size=32)
     tokenizer = NumberTokenizer(model.config.vocab_size)
+    tuning = Tuning(graphs=graphs)
     engine = Engine(
-        model, tokenizer, version, prefetcher, limits, recorder, device=device, graphs=graphs
+        model, tokenizer, version, prefetcher, limits, recorder, device=device, tuning=tuning
     )
     engine.start()
     try:
