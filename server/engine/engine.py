@@ -189,6 +189,16 @@ class Engine:
             decode_path=self._runner.why_path,
         )
 
+    @property
+    def limits(self) -> EngineLimits:
+        """As given."""
+        return self._limits
+
+    @property
+    def runner(self) -> GraphRunner:
+        """What computes its steps; for measurements, on an engine that was not started."""
+        return self._runner
+
     def check_integrity(self) -> None:
         """Raise StateError when a KV block or a ticket has no owner. Only while idle."""
         with self._inbox.lock:
