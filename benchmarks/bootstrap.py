@@ -1,4 +1,4 @@
-"""Ratio of two medians over paired runs, with a bootstrap interval. Knows nothing of what ran."""
+"""Ratios and shares with bootstrap intervals. Knows nothing of what ran."""
 
 from __future__ import annotations
 
@@ -48,6 +48,46 @@ def ratio_interval(
     low, high = np.quantile(medians[0] / medians[1], [tail, 1 - tail])
     ratio = np.median(pairs[0]) / np.median(pairs[1])
     return RatioInterval(float(ratio), float(low), float(high), confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareInterval:
+    """How large a share of all flags is true, and how sure that is.
+
+    Attributes:
+        share: true flags / all flags.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        confidence: share of resamples inside the interval.
+    """
+
+    share: float
+    low: float
+    high: float
+    confidence: float
+
+
+def share_interval(
+    blocks: Sequence[Sequence[bool]],
+    *,
+    confidence: float = 0.95,
+    num_resamples: int = 10_000,
+    seed: int = 0,
+) -> ShareInterval:
+    """The share of true flags; whole blocks are drawn, since neighbours depend on each other.
+
+    The percentile interval is repeatable: the draws depend on `seed` alone.
+    Raises ValueError when there is no flag, or a block without any.
+    """
+    counts = np.array([(sum(block), len(block)) for block in blocks], dtype=np.float64)
+    if len(counts) == 0 or not counts[:, 1].all():
+        raise ValueError("blocks of at least one flag are needed")
+    draws = np.random.default_rng(seed).integers(0, len(counts), (num_resamples, len(counts)))
+    true, total = counts[draws].sum(axis=1).T  # [resamples] each
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(true / total, [tail, 1 - tail])
+    share = counts[:, 0].sum() / counts[:, 1].sum()
+    return ShareInterval(float(share), float(low), float(high), confidence)
 
 
 def _pairs(first: Sequence[float], second: Sequence[float]) -> np.ndarray:

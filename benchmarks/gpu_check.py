@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.engine_run import EngineRun
 from benchmarks.lookup_times import LookupTimes
-from benchmarks.random_model import CHECKED, SHAPES, NumberTokenizer, random_memory, random_model
+from benchmarks.random_model import CHECKED, SHAPES, NumberTokenizer, RandomModel, random_memory
 from benchmarks.report import environment, table, write_json
 from engram_core.device import Device, make_device
 from engram_core.errors import DeviceError
@@ -35,8 +35,8 @@ from engram_core.store.device_table import DeviceTable
 from engram_core.store.host import HostTier
 from engram_core.version import MemoryVersion
 from server.engine.engine import Engine
-from server.engine.graphs import GraphMode
 from server.engine.limits import EngineLimits
+from server.engine.tuning import GraphMode, Tuning
 from server.engine.types import Recorder, TokenLogprob
 
 NEAR_TIE = 1e-4  # a token may differ where the two likeliest are closer than this, in float32
@@ -66,7 +66,7 @@ FULL = Plan(64, 64, 3, (1, 8, 32), 2**21, 24)
 
 @contextmanager
 def running(
-    model: Any,
+    recipe: RandomModel,
     device: Device,
     version: MemoryVersion | None,
     recorder: Recorder,
@@ -74,24 +74,27 @@ def running(
     graphs: GraphMode = "auto",
     max_num_seqs: int = 32,
 ) -> Iterator[Engine]:
-    """A started engine over the model; `version` is attached meanwhile."""
-    prefetcher = splice = None
+    """A started engine over a model of its own, with `version` attached."""
+    gc.collect()  # what an earlier engine's model held
+    model = recipe.build()
+    prefetcher = None
     if version is not None:
         dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
-        prefetcher, splice = Prefetcher(device, dtype=dtype), attach(model, version)
+        prefetcher = Prefetcher(device, dtype=dtype)
+        attach(model, version)
     limits = EngineLimits(max_num_seqs=max_num_seqs, max_model_len=1024, block_size=32)
     tokenizer = NumberTokenizer(model.config.vocab_size)
+    tuning = Tuning(graphs=graphs)
     engine = Engine(
-        model, tokenizer, version, prefetcher, limits, recorder, device=device, graphs=graphs
+        model, tokenizer, version, prefetcher, limits, recorder, device=device, tuning=tuning
     )
     engine.start()
     try:
         yield engine
     finally:
         engine.stop(STOP_S)
-        if prefetcher is not None and splice is not None:
+        if prefetcher is not None:
             prefetcher.close()
-            splice.detach()
 
 
 def make_prompts(vocabulary: int, lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
@@ -107,26 +110,27 @@ def check_equality(shape: str, device: Device, plan: Plan) -> list[dict[str, Any
     """Greedy float32 tokens of the device, eager and as graphs, beside the CPU's."""
     torch.set_float32_matmul_precision("highest")
     cpu = make_device("cpu")
-    model = random_model(shape, torch.float32, cpu.torch_device, **CHECKED.get(shape, {}))
-    prompts = make_prompts(model.config.vocab_size, (5, 17, 33, plan.prompt_tokens))
-    expected = _greedy(model, cpu, prompts, plan, "off")
-    model = model.to(device.torch_device)
+    change = CHECKED.get(shape, {})
+    host = RandomModel(shape, torch.float32, cpu.torch_device, cpu.torch_device, change)
+    prompts = make_prompts(host.config.vocab_size, (5, 17, 33, plan.prompt_tokens))
+    expected = _greedy(host, cpu, prompts, plan, "off")
+    moved = replace(host, device=device.torch_device)
     modes: list[GraphMode] = ["off", "auto"] if device.supports_graphs else ["off"]
     return [
         {
             "decode": "eager" if mode == "off" else "graphs",
-            **compare_tokens(expected, _greedy(model, device, prompts, plan, mode)),
+            **compare_tokens(expected, _greedy(moved, device, prompts, plan, mode)),
         }
         for mode in modes
     ]
 
 
 def _greedy(
-    model: Any, device: Device, prompts: list[list[int]], plan: Plan, graphs: GraphMode
+    recipe: RandomModel, device: Device, prompts: list[list[int]], plan: Plan, graphs: GraphMode
 ) -> list[list[TokenLogprob]]:
     """The tokens of each prompt, generated side by side."""
-    version = random_memory(model, plan.table_rows // 8, HostTier)
-    with running(model, device, version, LookupTimes(), graphs=graphs) as engine:
+    version = random_memory(recipe, plan.table_rows // 8, HostTier)
+    with running(recipe, device, version, LookupTimes(), graphs=graphs) as engine:
         return EngineRun(engine, prompts, plan.checked_tokens).tokens
 
 
@@ -152,30 +156,34 @@ def compare_tokens(
 # --- speed ---
 
 
-def make_version(place: str, model: Any, device: Device, plan: Plan) -> MemoryVersion | None:
+def make_version(
+    place: str, recipe: RandomModel, device: Device, plan: Plan
+) -> MemoryVersion | None:
     """The memory with tables in ``"host"`` memory or the ``"device"``'s; None for ``"none"``."""
 
     def make_tier(rows: torch.Tensor) -> Tier:
         return HostTier(rows) if place == "host" else DeviceTable(rows.to(device.torch_device))
 
-    return None if place == "none" else random_memory(model, plan.table_rows, make_tier)
+    return None if place == "none" else random_memory(recipe, plan.table_rows, make_tier)
 
 
 def measure(
-    model: Any, device: Device, plan: Plan, deadline_s: float
+    recipe: RandomModel, device: Device, plan: Plan, deadline_s: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rates of every place of the tables, and the overlap of tables in host memory."""
     rates: list[dict[str, Any]] = []
     overlap: list[dict[str, Any]] = []
     for place in MEMORIES:
-        version = make_version(place, model, device, plan)
+        version = make_version(place, recipe, device, plan)
         if place == "host" and version is not None:
-            overlap = measure_overlap(model, device, version, plan)
+            overlap = measure_overlap(recipe, device, version, plan)
         for sequences in plan.batches:
             if time.monotonic() > deadline_s:
                 say(f"no time left for tables: {place}, sequences: {sequences}")
                 continue
-            graphs, eager = (_rate(model, device, version, plan, sequences, mode) for mode in MODES)
+            graphs, eager = (
+                _rate(recipe, device, version, plan, sequences, mode) for mode in MODES
+            )
             rates.append(
                 {"tables": place, "sequences": sequences, "graphs": graphs, "eager": eager}
             )
@@ -185,7 +193,7 @@ def measure(
 
 
 def _rate(
-    model: Any,
+    recipe: RandomModel,
     device: Device,
     version: MemoryVersion | None,
     plan: Plan,
@@ -195,8 +203,8 @@ def _rate(
     """Median decoded tokens per second; None where there are no graphs."""
     if graphs == "auto" and not device.supports_graphs:
         return None
-    prompts = make_prompts(model.config.vocab_size, [plan.prompt_tokens] * sequences)
-    with running(model, device, version, LookupTimes(), graphs=graphs) as engine:
+    prompts = make_prompts(recipe.config.vocab_size, [plan.prompt_tokens] * sequences)
+    with running(recipe, device, version, LookupTimes(), graphs=graphs) as engine:
         EngineRun(engine, prompts, plan.new_tokens)  # captures graphs, warms caches
         runs = [EngineRun(engine, prompts, plan.new_tokens) for _ in range(plan.repeats)]
         if graphs == "auto" and not engine.status().decode_path.startswith("graphs"):
@@ -206,12 +214,12 @@ def _rate(
 
 
 def measure_overlap(
-    model: Any, device: Device, version: MemoryVersion, plan: Plan
+    recipe: RandomModel, device: Device, version: MemoryVersion, plan: Plan
 ) -> list[dict[str, Any]]:
     """Lookups and waits while prompts arrive faster than they are served."""
     times = LookupTimes()
-    prompts = make_prompts(model.config.vocab_size, [4 * plan.prompt_tokens] * 8, seed=1)
-    with running(model, device, version, times, max_num_seqs=4) as engine:
+    prompts = make_prompts(recipe.config.vocab_size, [4 * plan.prompt_tokens] * 8, seed=1)
+    with running(recipe, device, version, times, max_num_seqs=4) as engine:
         EngineRun(engine, prompts, plan.new_tokens)
     return [found for phase in PHASES if (found := times.summary(phase)) is not None]
 
@@ -265,9 +273,9 @@ def run(args: argparse.Namespace) -> int:
     say(f"{describe(device)}; shape {args.shape}; {device.memory()[0] / 2**30:.1f} GiB free")
     equality = check_equality(args.shape, device, plan)
     is_right = report_equality(equality)
-    gc.collect()
-    model = random_model(args.shape, torch.bfloat16, device.torch_device)
-    rates, overlap = measure(model, device, plan, started_s + args.budget)
+    place = device.torch_device
+    recipe = RandomModel(args.shape, torch.bfloat16, place, place)
+    rates, overlap = measure(recipe, device, plan, started_s + args.budget)
     report_overlap(overlap)
     report_rates(rates)
     seconds = time.monotonic() - started_s

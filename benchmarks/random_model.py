@@ -6,7 +6,8 @@ numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,26 +62,48 @@ class NumberTokenizer:
         return self._num_ids
 
 
-def random_model(
-    shape: str, dtype: torch.dtype, device: torch.device, seed: int = 0, **change: Any
-) -> Any:
-    """A frozen Llama of a shape of `SHAPES`, made where it runs; `change` overrides dimensions."""
-    settings = {**SHAPES[shape], "max_position_embeddings": POSITIONS, **change}
-    config = LlamaConfig(**settings, bos_token_id=None, eos_token_id=None, pad_token_id=None)
-    build: Any = AutoModelForCausalLM.from_config  # untyped in the library
-    torch.manual_seed(seed)
-    with torch.device(device):
-        model = build(config, dtype=dtype)
-    return model.eval().requires_grad_(False)
+@dataclass(frozen=True, slots=True)
+class RandomModel:
+    """How to make one model again and again: an engine rewrites the layers of the one it gets.
+
+    Attributes:
+        shape: of `SHAPES`.
+        dtype: number format of its weights.
+        device: where it runs.
+        made_on: where its numbers are drawn; the same numbers only there.
+        change: other dimensions than the shape's.
+        seed: of the weights.
+    """
+
+    shape: str
+    dtype: torch.dtype
+    device: torch.device
+    made_on: torch.device
+    change: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def config(self) -> LlamaConfig:
+        """Its dimensions."""
+        settings = {**SHAPES[self.shape], "max_position_embeddings": POSITIONS, **self.change}
+        return LlamaConfig(**settings, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+    def build(self) -> Any:
+        """A new frozen model with the same weights as all others of this recipe."""
+        build: Any = AutoModelForCausalLM.from_config  # untyped in the library
+        torch.manual_seed(self.seed)
+        with torch.device(self.made_on):
+            model = build(self.config, dtype=self.dtype)
+        return model.to(self.device).eval().requires_grad_(False)
 
 
 def random_memory(
-    model: Any, num_rows: int, make_tier: Callable[[torch.Tensor], Tier], seed: int = 0
+    model: RandomModel, num_rows: int, make_tier: Callable[[torch.Tensor], Tier], seed: int = 0
 ) -> MemoryVersion:
     """A memory in two layers, with the demo's 16 rows of 64 values per token and layer.
 
     Args:
-        model: what it is for.
+        model: of the models that it is for.
         num_rows: rows of each layer's table, about.
         make_tier: puts a table ``[rows, 64]`` (bfloat16, host memory) where lookups find it.
         seed: of rows and weights; the same seed gives the same memory, wherever it lies.

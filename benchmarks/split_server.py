@@ -18,6 +18,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from benchmarks.passing_thread import in_passing_thread
 from server.backend import load_backend
 from server.config import Settings
 from server.default_model import resolve_default_model
@@ -71,7 +72,7 @@ class PipedEngine:
 
 def engine_process(pipe: Connection, given: dict[str, Any]) -> None:
     """The engine's side: runs until it reads None."""
-    backend = load_backend(Settings(**given), NullRecorder(), _ignore)
+    backend = in_passing_thread(lambda: load_backend(Settings(**given), NullRecorder(), _ignore))
     backend.engine.start()
     outbox: Outbox = queue.SimpleQueue()
     threading.Thread(target=_write, args=(pipe, outbox), daemon=True).start()

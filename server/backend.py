@@ -20,6 +20,7 @@ from engram_core.version import MemoryVersion
 from server.config import Settings
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
+from server.engine.tuning import Tuning
 from server.engine.types import Recorder
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
@@ -64,7 +65,7 @@ def assemble(
         limits,
         recorder,
         device=device,
-        graphs=settings.graphs,
+        tuning=tuning_of(settings),
     )
 
     def close() -> None:
@@ -83,6 +84,7 @@ def assemble(
         memory_id="none" if version is None else version.id,
         model_info={
             **_describe_model(loaded, engine),
+            **_describe_tuning(engine.tuning),
             "parameters": num_parameters,
             "fused_layers": asdict(engine.fused),
             "packed_linears": engine.num_packed,
@@ -126,6 +128,16 @@ def engine_limits(settings: Settings, model: Any, device: Device) -> EngineLimit
     )
 
 
+def tuning_of(settings: Settings) -> Tuning:
+    """How the engine is told to compute."""
+    return Tuning(
+        quantize=settings.quantize,
+        deterministic=settings.deterministic == "on",
+        kernels=settings.kernels,
+        graphs=settings.graphs,
+    )
+
+
 def _attach(
     settings: Settings,
     model: Any,
@@ -154,4 +166,13 @@ def _describe_model(loaded: Loaded, engine: Engine) -> dict[str, Any]:
         "layers": config.num_hidden_layers,
         "vocabulary": config.vocab_size,
         "attention_check_error": engine.report.error,
+    }
+
+
+def _describe_tuning(tuning: Tuning) -> dict[str, Any]:
+    """How the model is computed, as /info tells it; ``decode_path`` there speaks of graphs."""
+    return {
+        "quantize": tuning.quantize,
+        "deterministic": tuning.deterministic,
+        "kernels": tuning.kernels,
     }

@@ -20,6 +20,7 @@ from server import __version__
 from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_variables
 from server.flags import add_settings, explain
 from server.load_errors import LoadError
+from server.progress_lines import ProgressLines
 
 USAGE = 2
 FAILED = 1
@@ -124,7 +125,7 @@ def pull(given: dict[str, Any]) -> int:
     from server.fetch import fetch_model  # noqa: PLC0415
 
     try:
-        folder = fetch_model(settings, _show_progress)
+        folder = fetch_model(settings, ProgressLines(sys.stderr))
     except FAILURES as error:
         return _say(FAILED, f"cannot download the model: {_first_line(error)}")
     print(folder)
@@ -150,10 +151,6 @@ def show_version(given: dict[str, Any]) -> int:
     """Print the version."""
     print(__version__)
     return 0
-
-
-def _show_progress(phase: str, fraction: float) -> None:
-    print(f"{phase}: {fraction:.0%}", file=sys.stderr)
 
 
 def _first_line(error: BaseException) -> str:

@@ -99,6 +99,20 @@ class Settings(BaseSettings):
         description="Whether decode steps are captured as graphs and replayed: where the device "
         "has graphs (auto), or not at all (off); on refuses to start without.",
     )
+    quantize: Literal["none", "int8", "int4", "auto"] = Field(
+        default="none",
+        description="Number format of the linear layers' weights on a CPU; auto holds int8 beside "
+        "bfloat16 and picks by batch size, from a measurement at load.",
+    )
+    deterministic: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
+        default="off",
+        description="Whether an answer's bits never depend on which requests run beside it.",
+    )
+    kernels: Literal["auto", "native", "torch"] = Field(
+        default="auto",
+        description="What computes the layers on a CPU: native compiled kernels, torch's, or "
+        "native where they can run (auto).",
+    )
 
     # the Engram memory
     engram: str = Field(

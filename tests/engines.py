@@ -11,6 +11,7 @@ from fakes.tokenizer import ByteTokenizer
 
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
+from server.engine.tuning import Tuning
 from server.engine.types import (
     EngramParams,
     FailureEvent,
@@ -99,14 +100,14 @@ class Client:
 
 def make_engine(
     model, *, version=None, prefetcher=None, recorder=None, tokenizer=None, device=None,
-    graphs="auto", **limits,
+    tuning=None, **limits,
 ):  # fmt: skip
     limits = {"max_model_len": 128, "kv_cache_bytes": KV_BYTES, "block_size": 8, **limits}
     tokenizer = tokenizer or ByteTokenizer(model.config.get_text_config().vocab_size)
     recorder = recorder or NullRecorder()
     return Engine(
         model, tokenizer, version, prefetcher, EngineLimits(**limits), recorder,
-        device=device, graphs=graphs,
+        device=device, tuning=tuning or Tuning(),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import torch
 from transformers import ContinuousBatchingConfig
 
 from benchmarks.contenders.generate import greedy
+from benchmarks.passing_thread import in_passing_thread
 from benchmarks.run_times import RunTimes
 from server.config import Settings
 from server.loader import load
@@ -67,7 +68,8 @@ def open_continuous(
 ) -> Iterator[ContinuousContender]:
     """A manager with a cache for so many sequences of so many tokens, started."""
     plain = settings.model_copy(update={"engram": "none"})
-    model = load(plain, lambda _phase, _fraction: None).model
+    # the manager computes in a thread of its own
+    model = in_passing_thread(lambda: load(plain, lambda _phase, _fraction: None).model)
     config = ContinuousBatchingConfig(
         num_blocks=num_blocks(num_seqs, seq_tokens),
         max_batch_tokens=MAX_BATCH_TOKENS,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from benchmarks.engine_run import EngineRun
+from benchmarks.passing_thread import in_passing_thread
 from benchmarks.run_times import RunTimes
 from server.backend import load_backend
 from server.config import Settings
@@ -37,7 +38,9 @@ class EngineContender:
 @contextmanager
 def open_engine(settings: Settings, name: str, bits: str) -> Iterator[EngineContender]:
     """The engine that a server with these settings would run."""
-    backend = load_backend(settings, NullRecorder(), lambda _phase, _fraction: None)
+    backend = in_passing_thread(
+        lambda: load_backend(settings, NullRecorder(), lambda _phase, _fraction: None)
+    )
     engine = cast(Engine, backend.engine)
     engine.start()
     try:

@@ -21,7 +21,7 @@ from server.engine.admission import refuse_full, refuse_impossible
 from server.engine.batch import Batch
 from server.engine.block_pool import BlockPool
 from server.engine.endings import Endings
-from server.engine.graphs import SPARE_BLOCKS, GraphMode, GraphRunner, can_graph
+from server.engine.graphs import SPARE_BLOCKS, GraphRunner, can_graph
 from server.engine.inbox import Inbox
 from server.engine.integrity import check_integrity
 from server.engine.kv_cache import KVCache
@@ -37,6 +37,7 @@ from server.engine.scheduler import Scheduler
 from server.engine.sequence import Sequence
 from server.engine.served import make_served
 from server.engine.step_result import StepResult
+from server.engine.tuning import Tuning
 from server.engine.types import (
     EngineStatus,
     EventSink,
@@ -49,6 +50,7 @@ from server.engine.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
+_DEFAULT_TUNING = Tuning()
 _IDLE_S = 0.25  # how often an idle engine looks at deadlines and beats its heart
 _JOIN_S = 5.0  # what a running step may still take when the engine is told to stop
 _MAX_FAILED_STEPS = 2
@@ -71,12 +73,13 @@ class Engine:
         limits: see `EngineLimits`.
         recorder: called on the engine thread.
         device: where the model runs; without it decode steps are never captured as graphs.
-        graphs: ``"auto"`` captures where the device can, ``"on"`` insists, ``"off"`` never does.
+        tuning: how a forward is computed.
 
     Attributes:
         report: what the check at load found about the model.
         fused: which of its layers were fused.
         num_packed: its linear layers in the processor's own layout.
+        tuning: as given.
 
     Raises:
         UnsupportedModelError: the model would be served silently wrong.
@@ -93,7 +96,7 @@ class Engine:
         recorder: Recorder,
         *,
         device: Device | None = None,
-        graphs: GraphMode = "auto",
+        tuning: Tuning = _DEFAULT_TUNING,
     ) -> None:
         if version is not None and prefetcher is None:
             raise ConfigError("prefetcher is None; accepted: a Prefetcher, since there is a memory")
@@ -102,11 +105,12 @@ class Engine:
         self.report, self.fused = served.report, served.fused
         self.num_packed = served.num_packed
         num_blocks = plan_blocks(self.report.shapes, model.dtype, limits)
-        spare = SPARE_BLOCKS if can_graph(device, graphs) else 0
+        spare = SPARE_BLOCKS if can_graph(device, tuning.graphs) else 0
         cache = KVCache(
             self.report.shapes, num_blocks + spare, limits.block_size, model.dtype, model.device
         )
         vocabulary = Vocabulary.of(model, tokenizer)
+        self.tuning = tuning
         self._limits, self._recorder, self._version = limits, recorder, version
         self._num_ids = vocabulary.num_ids
         self._inbox = Inbox()
@@ -114,7 +118,7 @@ class Engine:
         self._desk = MemoryDesk(prefetcher, limits.block_size if limits.prefix_cache else None)
         self._scheduler = Scheduler(limits, BlockPool(num_blocks, limits.block_size))
         runner = Runner(model, cache, limits, model.device)
-        self._runner = GraphRunner(runner, limits, device, graphs, version)
+        self._runner = GraphRunner(runner, limits, device, tuning.graphs, version)
         self._responder = Responder(tokenizer, vocabulary.eos_ids)
         self._endings = Endings(
             self._scheduler, cache, self._desk, self._inbox, self._responder, recorder
@@ -189,6 +193,16 @@ class Engine:
             kv_blocks_kept=scheduler.pool.num_idle,
             decode_path=self._runner.why_path,
         )
+
+    @property
+    def limits(self) -> EngineLimits:
+        """As given."""
+        return self._limits
+
+    @property
+    def runner(self) -> GraphRunner:
+        """What computes its steps; for measurements, on an engine that was not started."""
+        return self._runner
 
     def check_integrity(self) -> None:
         """Raise StateError when a KV block or a ticket has no owner. Only while idle."""

@@ -22,8 +22,8 @@ from server.engine.decode_graph import DecodeGraph, GraphShape
 from server.engine.inputs import InputBuilder
 from server.engine.limits import EngineLimits
 from server.engine.runner import Runner, StepOutput
+from server.engine.tuning import GraphMode
 
-GraphMode = Literal["auto", "on", "off"]
 SPARE_BLOCKS = 1  # KV blocks beyond the pool's: where places without a sequence write
 
 _MAX_GRAPHS = 64  # the least recently used one is dropped

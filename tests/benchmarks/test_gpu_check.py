@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import gpu_check
 from benchmarks.gpu_check import compare_tokens, main
+from server.engine.engine import Engine
 from server.engine.types import TokenLogprob
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +56,21 @@ def test_every_part_runs_and_the_tokens_are_right(device, tmp_path, capsys):
     for each in found["rates"]:
         assert each["eager"] > 0
         assert (each["graphs"] is None) == (device == "cpu")
+
+
+def test_every_engine_gets_a_new_model_with_the_same_weights(monkeypatch):
+    models = []
+
+    class Noting(Engine):
+        def __init__(self, model, *rest, **settings):
+            models.append(model)
+            super().__init__(model, *rest, **settings)
+
+    monkeypatch.setattr(gpu_check, "Engine", Noting)
+    assert main(["--shape", "tiny", "--device", "simulated", "--budget", "0"]) == 0
+    assert len({id(model) for model in models}) == len(models) == 1 + 2 + 1
+    heads = [model.get_input_embeddings().weight for model in models if model.dtype.itemsize == 4]
+    assert all(torch.equal(head, heads[0]) for head in heads)
 
 
 def test_rows_that_do_not_fit_the_budget_are_named(capsys):

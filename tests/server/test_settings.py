@@ -3,7 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
+from server.backend import tuning_of
 from server.config import Settings, SettingsFileError, unknown_variables
+from server.engine.tuning import Tuning
 from server.flags import accepted, bounds, choices, explain, flag, variable
 from server.sizes import format_size, parse_size
 
@@ -48,10 +50,27 @@ def test_texts_become_values(tmp_path):
     assert settings.request_timeout == 1.5
 
 
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_a_bare_on_or_off_of_the_file_is_the_word(word, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"deterministic: {word}\ngraphs: {word}\nquantize: none\n")
+    settings = Settings(config=file)
+    assert (settings.deterministic, settings.graphs, settings.quantize) == (word, word, "none")
+
+
+def test_the_engine_is_told_how_to_compute():
+    chosen = {"quantize": "int8", "deterministic": "on", "kernels": "torch", "graphs": "off"}
+    assert tuning_of(Settings()) == Tuning()
+    assert tuning_of(Settings(**chosen)) == Tuning("int8", True, "torch", "off")
+
+
 MISTAKES = [
     ({"port": "70000"}, "--port is '70000'; accepted: a whole number from 0 to 65535"),
     ({"port": "x"}, "--port is 'x'; accepted: a whole number from 0 to 65535"),
     ({"dtype": "int4"}, "--dtype is 'int4'; accepted: auto, float32, bfloat16, float16"),
+    ({"quantize": "int3"}, "--quantize is 'int3'; accepted: none, int8, int4, auto"),
+    ({"kernels": "numba"}, "--kernels is 'numba'; accepted: auto, native, torch"),
+    ({"deterministic": "yes"}, "--deterministic is 'yes'; accepted: on, off"),
     ({"device": "tpu"}, "--device is 'tpu'; accepted: auto, simulated, cpu"),
     ({"header_timeout": "nan"}, "--header-timeout is 'nan'; accepted: a number from 0.1 to 600"),
     ({"kv_cache_memory": "lots"}, "--kv-cache-memory is 'lots'; accepted: a size from 1 MiB"),

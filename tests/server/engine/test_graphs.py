@@ -20,11 +20,13 @@ from engram_core.errors import ConfigError, DeviceError
 from engram_core.prefetch import Prefetcher
 from engram_core.simulated import SimulatedDevice
 from engram_core.splice import attach
+from server.engine.tuning import Tuning
 from server.engine.types import EngramParams
 
 PROMPTS = [random_prompt(3 + 5 * index % 29, seed=index, num_ids=NUM_IDS) for index in range(16)]
 LENGTHS = [3 + 7 * index % 23 for index in range(16)]  # they leave one by one
 OFF = EngramParams(enabled=False)
+INSIST = Tuning(graphs="on")
 FORMS = ("v41", "demo")
 BASE = {
     "vocab_size": NUM_IDS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -48,13 +50,14 @@ def make_model():
 def serving(form, *, graphs="auto", wrap=lambda tier: tier, latency_s=0.0, **settings):
     """An engine on the simulated device; without a form it has no memory."""
     model, device = make_model(), SimulatedDevice(latency_s)
+    tuning = Tuning(graphs=graphs)
     if form is None:
-        return running(model, device=device, graphs=graphs, **settings)
+        return running(model, device=device, tuning=tuning, **settings)
     version = random_memory(model, form=form, orders=(2, 3, 4), wrap=wrap)
     attach(model, version)
     prefetcher = Prefetcher(device, cores=CpuCores(2, "a test"))
     return running(
-        model, version=version, prefetcher=prefetcher, device=device, graphs=graphs, **settings
+        model, version=version, prefetcher=prefetcher, device=device, tuning=tuning, **settings
     )
 
 
@@ -207,7 +210,7 @@ def test_a_model_that_cannot_be_captured_is_served_without_graphs(caplog):
         assert "cannot be captured (" in client.engine.status().decode_path
         assert client.generate(PROMPTS[3]).token_ids == expected
     with pytest.raises(ConfigError, match='graphs is "on"'):
-        make_engine(model, device=make_device("simulated"), graphs="on")
+        make_engine(model, device=make_device("simulated"), tuning=INSIST)
 
 
 def test_a_shape_that_cannot_be_captured_later_ends_graphs_and_no_request(caplog):
@@ -234,7 +237,7 @@ def test_devices_without_graphs_say_so(device, why):
     assert why in engine.status().decode_path
     engine.stop(0)
     with pytest.raises(ConfigError, match="has no graphs"):
-        make_engine(make_model(), device=device, graphs="on")
+        make_engine(make_model(), device=device, tuning=INSIST)
 
 
 def test_the_oldest_graph_is_dropped_when_there_are_too_many(monkeypatch):
