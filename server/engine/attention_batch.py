@@ -8,6 +8,7 @@ window, not per layer. Knows positions and blocks, not requests.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,7 +93,8 @@ class AttentionBatch:
     """What travels through a forward as `engram_batch`; see `attention.AttentionStep`.
 
     Attributes:
-        slots, decode: as given.
+        slots, decode, cache, prefills: as given.
+        native: what native layers made of it; None before.
     """
 
     def __init__(
@@ -103,25 +105,25 @@ class AttentionBatch:
         prefills: list[PrefillPart],
     ) -> None:
         self.slots, self.decode = slots, decode
-        self._cache = cache
-        self._prefills = prefills
+        self.cache, self.prefills = cache, prefills
+        self.native: Any = None  # the step as compiled kernels read it, made when they first do
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
     ) -> Tensor:
         """See `attention.AttentionStep.attend`."""
-        self._cache.write(layer, self.slots, key.transpose(0, 1), value.transpose(0, 1))
+        self.cache.write(layer, self.slots, key.transpose(0, 1), value.transpose(0, 1))
         parts: list[Tensor] = []
         if self.decode is not None:
             parts.append(self._attend_decode(self.decode, layer, query, options))
-        for part in self._prefills:
+        for part in self.prefills:
             parts.append(self._attend_prefill(part, layer, (query, key, value), options))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _attend_decode(
         self, part: DecodePart, layer: int, query: Tensor, options: AttentionOptions
     ) -> Tensor:
-        key, value = self._cache.gather(layer, part.blocks, part.num_tokens)
+        key, value = self.cache.gather(layer, part.blocks, part.num_tokens)
         mask = part.mask(options.sliding_window, key.shape[1], query.dtype)
         tokens = query[:, : part.num_tokens].transpose(0, 1)
         return attend_one_each(tokens, key, value, mask, options)
@@ -136,7 +138,7 @@ class AttentionBatch:
         rows = slice(part.start, part.start + part.num_tokens)
         query, key, value = (tensor[:, rows] for tensor in packed)
         if part.num_earlier:
-            all_keys, all_values = self._cache.gather(layer, part.blocks, 1)
+            all_keys, all_values = self.cache.gather(layer, part.blocks, 1)
             key = all_keys[0, : part.num_keys].transpose(0, 1)
             value = all_values[0, : part.num_keys].transpose(0, 1)
         return attend_stretch(query, key, value, part.mask(options.sliding_window, query), options)

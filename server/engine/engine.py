@@ -78,6 +78,7 @@ class Engine:
     Attributes:
         report: what the check at load found about the model.
         fused: which of its layers were fused.
+        native: what compiled kernels compute.
         num_packed: its linear layers in the processor's own layout.
         tuning: as given.
 
@@ -101,9 +102,9 @@ class Engine:
         if version is not None and prefetcher is None:
             raise ConfigError("prefetcher is None; accepted: a Prefetcher, since there is a memory")
         model.eval()
-        served = make_served(model, limits.max_model_len)
+        served = make_served(model, limits, tuning)
         self.report, self.fused = served.report, served.fused
-        self.num_packed = served.num_packed
+        self.num_packed, self.native = served.num_packed, served.native
         num_blocks = plan_blocks(self.report.shapes, model.dtype, limits)
         spare = SPARE_BLOCKS if can_graph(device, tuning.graphs) else 0
         cache = KVCache(

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_CACHE_LINE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
@@ -86,4 +88,6 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | st
         return torch.zeros(shape, dtype=dtype, device=device)
     num_bytes = math.prod(shape) * dtype.itemsize
     # numpy asks the system for zero pages, torch would write the zeros itself
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+    spare = np.zeros(num_bytes + _CACHE_LINE, dtype=np.uint8)
+    start = -spare.ctypes.data % _CACHE_LINE  # compiled kernels load whole lines
+    return torch.from_numpy(spare[start : start + num_bytes]).view(dtype).view(shape)

@@ -1,21 +1,29 @@
-"""A model made ready to be served: checked, its layers fused, its linear layers packed.
+"""A model made ready to be served: checked, its layers fused, then given the fastest kernels.
 
-A fused layer has no attention of transformers' to be compared with, so a model remembers what was
-found before, and a second engine on it takes that.
+A replaced layer has no attention of transformers' to be compared with, so a model remembers what
+was found before, and a second engine on it takes that.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from engram_core.errors import ConfigError
 from server.engine.fuse.fusing import fuse_layers
 from server.engine.fuse.report import FuseReport
+from server.engine.limits import EngineLimits
 from server.engine.linear.packing import pack_linears
 from server.engine.model_rules import refuse_by_config, refuse_windows
+from server.engine.native_report import NativeReport
 from server.engine.self_check import ModelReport, check_model
+from server.engine.tuning import Tuning
 
 _KEY = "engram_served"  # on the model itself, so that a copy of it knows, too
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +33,91 @@ class ServedModel:
     Attributes:
         report: of the check, before anything was replaced.
         fused: which layers were.
-        num_packed: linear layers in the processor's own layout.
+        native: what compiled kernels compute.
+        num_packed: linear layers in the layout of torch's own kernels.
+        tuning: what it was made for.
     """
 
     report: ModelReport
     fused: FuseReport
+    native: NativeReport
     num_packed: int
+    tuning: Tuning
 
 
-def make_served(model: Any, max_model_len: int) -> ServedModel:
+def make_served(model: Any, limits: EngineLimits, tuning: Tuning) -> ServedModel:
     """Check the model and prepare it, in place.
 
     Raises:
-        UnsupportedModelError, ConfigError: see `self_check.check_model`.
+        UnsupportedModelError, ConfigError: see `self_check.check_model`; or the tuning asks for
+            what this model or machine does not have.
     """
     before: ServedModel | None = getattr(model, _KEY, None)
     if before is not None:
-        _check_length(model, before.report, max_model_len)
+        _check_again(model, before, limits, tuning)
         return before
-    report = check_model(model, max_model_len)
+    report = check_model(model, limits.max_model_len)
     fused = fuse_layers(model, report)
-    served = ServedModel(report, fused, pack_linears(model))
-    if fused.num_fused:
+    native = _go_native(model, report, limits, tuning)
+    is_native = native.num_layers + native.num_linears > 0
+    served = ServedModel(report, fused, native, 0 if is_native else pack_linears(model), tuning)
+    if fused.num_fused or is_native:
         setattr(model, _KEY, served)
     return served
 
 
-def _check_length(model: Any, report: ModelReport, max_model_len: int) -> None:
-    """What of the check depends on the length."""
-    refuse_by_config(model, max_model_len)
-    windows = {layer: options.sliding_window for layer, options in enumerate(report.options)}
-    refuse_windows(model, windows, max_model_len)
+def _check_again(model: Any, before: ServedModel, limits: EngineLimits, tuning: Tuning) -> None:
+    """What depends on the engine and not on the model alone."""
+    refuse_by_config(model, limits.max_model_len)
+    windows = {layer: options.sliding_window for layer, options in enumerate(before.report.options)}
+    refuse_windows(model, windows, limits.max_model_len)
+    if tuning.kernels_key != before.tuning.kernels_key:
+        raise ConfigError(
+            f"the model was prepared for {before.tuning}; accepted: an engine of the same tuning, "
+            "or a model that was loaded anew"
+        )
+
+
+def _go_native(
+    model: Any, report: ModelReport, limits: EngineLimits, tuning: Tuning
+) -> NativeReport:
+    """Move the model to compiled kernels where they are wanted and right."""
+    reason = _why_torch(model, tuning)
+    if reason is None:
+        from server.engine.native.loading import go_native  # numba is imported here
+
+        native = go_native(model, report, limits.block_size, tuning)
+    else:
+        native = NativeReport(0, 0, "as loaded", 0, reason)
+    _refuse_unmet(native, tuning)
+    _log.info("kernels: %s", native.reason)
+    return native
+
+
+def _why_torch(model: Any, tuning: Tuning) -> str | None:
+    """Why torch's own kernels compute the model; None when compiled ones may."""
+    if tuning.kernels == "torch":
+        return "torch: chosen by the setting kernels"
+    if torch.device(model.device).type != "cpu":
+        return f"torch: the model runs on {model.device}"
+    if tuning.quantize == "none" and model.dtype != torch.bfloat16:
+        return f"torch: the weights are {str(model.dtype).removeprefix('torch.')}, not bfloat16"
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return "torch: numba is not installed"
+    return None
+
+
+def _refuse_unmet(native: NativeReport, tuning: Tuning) -> None:
+    """Refuse what the tuning insists on and the model did not get."""
+    if tuning.kernels == "native" and native.num_layers == 0:
+        raise ConfigError(
+            f'kernels is "native" ({native.reason}); accepted here: "auto" or "torch"'
+        )
+    if tuning.quantize != "none" and native.num_layers + native.num_linears == 0:
+        raise ConfigError(
+            f'quantize is "{tuning.quantize}" ({native.reason}); accepted here: "none"'
+        )
+    if tuning.deterministic and native.num_layers == 0:
+        raise ConfigError(f"deterministic is on ({native.reason}); accepted here: off")

@@ -29,3 +29,8 @@ class Tuning:
     deterministic: bool = False
     kernels: KernelMode = "auto"
     graphs: GraphMode = "auto"
+
+    @property
+    def kernels_key(self) -> tuple[str, bool, str]:
+        """What decides how a model's layers are replaced."""
+        return self.quantize, self.deterministic, self.kernels

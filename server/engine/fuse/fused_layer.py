@@ -41,6 +41,7 @@ class FusedLayer(nn.Module):
         self.post_norm = FusedNorm(parts.post_norm)
         self.gate_up = _stack(parts.gate, parts.up)
         self.down = parts.down
+        self.activation = parts.activation
         self._activate = _ACTIVATIONS[parts.activation]
 
     def forward(

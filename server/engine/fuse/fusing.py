@@ -14,18 +14,10 @@ from server.engine.fuse.fused_layer import FusedLayer
 from server.engine.fuse.recognise import recognise
 from server.engine.fuse.report import FuseReport
 from server.engine.fuse.verify import difference
+from server.engine.hooks import carry_over
 
 if TYPE_CHECKING:
     from server.engine.self_check import ModelReport
-
-# shared with the original, so that the handles of hooks go on working
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-)
 
 
 def fuse_layers(model: Any, report: ModelReport) -> FuseReport:
@@ -64,16 +56,6 @@ def _fuse(
     reason = difference(original, fused, call)
     if reason is not None:
         return f"layer {index} {reason}"
-    _carry_over(original, fused)
+    carry_over(original, fused)
     layers[index] = fused
     return None
-
-
-def _carry_over(original: nn.Module, fused: nn.Module) -> None:
-    """Hooks, and the plain facts that a model may read from its layers (``attention_type``)."""
-    for name in _HOOKS:
-        setattr(fused, name, getattr(original, name))
-    for name, value in vars(original).items():
-        is_fact = isinstance(value, bool | int | float | str | None)
-        if is_fact and not name.startswith("_") and not hasattr(fused, name):
-            setattr(fused, name, value)

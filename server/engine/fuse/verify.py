@@ -31,7 +31,7 @@ def difference(original: nn.Module, fused: nn.Module, call: Call | None) -> str 
         found = fused.forward(hidden, **call.kwargs)
     except Exception as failure:  # noqa: BLE001 - whatever it is, the original does not have it
         return f"cannot be computed fused: {failure}"
-    error, accepted = _relative_error(found, expected), tolerance(hidden.dtype)
+    error, accepted = relative_error(found, expected), tolerance(hidden.dtype)
     if error <= accepted:  # NaN is not
         return None
     return f"computes something else: a relative difference of {error:.2g}, accepted: {accepted}"
@@ -61,7 +61,7 @@ def _no_larger(hidden: Tensor, added: Tensor) -> Tensor:
     return shrunk
 
 
-def _relative_error(found: Tensor, expected: Tensor) -> float:
+def relative_error(found: Tensor, expected: Tensor) -> float:
     """The largest of all tokens."""
     errors = (found.double() - expected.double()).norm(dim=-1)
     return float((errors / expected.double().norm(dim=-1).clamp_min(1e-30)).max())

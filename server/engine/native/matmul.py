@@ -52,16 +52,24 @@ def _product(form: str) -> Any:
     def product(table, count, rows, x, stride, pairs, out, out_stride):  # type: ignore[no-untyped-def]
         row = 0
         while row + 8 <= rows:
-            pass_8(table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride)
+            pass_8(
+                table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride
+            )
             row += 8
         if row + 4 <= rows:
-            pass_4(table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride)
+            pass_4(
+                table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride
+            )
             row += 4
         if row + 2 <= rows:
-            pass_2(table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride)
+            pass_2(
+                table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride
+            )
             row += 2
         if row < rows:
-            pass_1(table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride)
+            pass_1(
+                table, count, x + row * stride, stride, pairs, out + row * out_stride, out_stride
+            )
 
     return product
 

@@ -48,7 +48,9 @@ def _product(job, state, scratch):  # type: ignore[no-untyped-def]
         kept = min(columns, size - first * LANES)
         for start in range(0, job.num_rows, ROW_BLOCK):
             rows = min(ROW_BLOCK, job.num_rows - start)
-            multiply(weight, first, count, rows, job.input + start * width, panel, columns * 4, scratch)
+            multiply(
+                weight, first, count, rows, job.input + start * width, panel, columns * 4, scratch
+            )
             for row in range(rows):
                 part = floats(panel + row * columns * 4, kept)
                 add_part_bias(part, weight.bias, first * LANES, kept)

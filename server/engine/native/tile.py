@@ -190,7 +190,12 @@ class _Shape:
 
 
 def _turn(
-    emit: _Emitter, shape: _Shape, totals: list[Any], blocks: list[Any], pairs: tuple[Any, Any], x: Any
+    emit: _Emitter,
+    shape: _Shape,
+    totals: list[Any],
+    blocks: list[Any],
+    pairs: tuple[Any, Any],
+    x: Any,
 ) -> list[Any]:
     """One pair of inputs: ``pairs`` is its number within the blocks and within a row."""
     in_block, address = pairs[0], pairs[1]
@@ -209,7 +214,9 @@ def _emit_plain(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     """out = (out +) rows x blocks, the sums as they are."""
     table, x, x_stride, pairs, out, out_stride, keep = args
     b = emit.builder
-    blocks = [emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)]
+    blocks = [
+        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
+    ]
     places = _places(emit, shape, out, out_stride)
     is_kept = b.icmp_signed("!=", keep, ir.Constant(_I64, 0))
     zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
@@ -241,7 +248,9 @@ def _kept(emit: _Emitter, is_kept: Any, places: list[Any], zeros: list[Any]) -> 
 def _emit_int8(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     """out = rows x blocks, each column times its scale; the scales lie behind a block's numbers."""
     table, x, x_stride, pairs, out, out_stride, _ = args
-    blocks = [emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)]
+    blocks = [
+        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
+    ]
     places = _places(emit, shape, out, out_stride)
     zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
     with emit.loop(pairs, zeros) as (index, totals, updated):
@@ -259,7 +268,9 @@ def _emit_int4(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     """out = rows x blocks; every group of inputs has scales of its own, before its codes."""
     table, x, x_stride, pairs, out, out_stride, _ = args
     b = emit.builder
-    blocks = [emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)]
+    blocks = [
+        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
+    ]
     places = _places(emit, shape, out, out_stride)
     zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
     groups = b.udiv(pairs, ir.Constant(_I64, GROUP_PAIRS))
