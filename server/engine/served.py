@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def _go_native(
     """Move the model to compiled kernels where they are wanted and right."""
     reason = _why_torch(model, tuning)
     if reason is None:
-        from server.engine.native.loading import go_native  # numba is imported here
+        from server.engine.native.loading import go_native  # noqa: PLC0415 - imports numba
 
         native = go_native(model, report, limits.block_size, tuning)
     else:
@@ -102,11 +103,7 @@ def _why_torch(model: Any, tuning: Tuning) -> str | None:
         return f"torch: the model runs on {model.device}"
     if tuning.quantize == "none" and model.dtype != torch.bfloat16:
         return f"torch: the weights are {str(model.dtype).removeprefix('torch.')}, not bfloat16"
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return "torch: numba is not installed"
-    return None
+    return None if find_spec("numba") else "torch: numba is not installed"
 
 
 def _refuse_unmet(native: NativeReport, tuning: Tuning) -> None:

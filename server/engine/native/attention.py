@@ -12,13 +12,11 @@ depends on its position and its keys alone, not on the chunk that it came in nor
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import carray, float32
 
 from server.engine.native.compiling import compiled
-from server.engine.native.intrinsics import int_pointer, narrow, pair_pointer, bf16_pointer
+from server.engine.native.intrinsics import bf16_pointer, int_pointer, narrow
 from server.engine.native.tile import make_tile
 from server.engine.native.vectors import LOG2_E, floats, halves, power_of_two
 
@@ -32,7 +30,7 @@ _tile_4x1, _tile_4x4 = make_tile("bf16", 4, 1), make_tile("bf16", 4, 4)
 
 
 @compiled
-def store_token(cache_keys, cache_values, shape, slot, head, key, value):  # type: ignore[no-untyped-def]
+def store_token(cache_keys, cache_values, shape, slot, head, key, value):
     """Write one token's key and value of one head, float32 arrays, as bfloat16."""
     dim, tiles = shape.head_dim, shape.block_tiles
     tile_bytes = dim * TILE * 2
@@ -50,7 +48,7 @@ def store_token(cache_keys, cache_values, shape, slot, head, key, value):  # typ
 
 
 @compiled
-def _products(table, blocks, rows, x, x_stride, pairs, out, out_stride, keep):  # type: ignore[no-untyped-def]
+def _products(table, blocks, rows, x, x_stride, pairs, out, out_stride, keep):
     """Rows (a multiple of 4) times up to 4 blocks."""
     row = 0
     while row + 8 <= rows:
@@ -74,7 +72,7 @@ def _products(table, blocks, rows, x, x_stride, pairs, out, out_stride, keep):  
 
 
 @compiled
-def _soften(scores, probabilities, out, dim, state, first, stop, scaling, width):  # type: ignore[no-untyped-def]
+def _soften(scores, probabilities, out, dim, state, first, stop, scaling, width):
     """One row's scores of a chunk -> probabilities so far; rescales what was summed before.
 
     Args:
@@ -92,18 +90,7 @@ def _soften(scores, probabilities, out, dim, state, first, stop, scaling, width)
         scores[i] = _MINUS_INFINITY
     for i in range(stop, CHUNK_KEYS):
         scores[i] = _MINUS_INFINITY
-    lanes = state[2:]
-    for j in range(TILE):
-        lanes[j] = _MINUS_INFINITY
-    factor = float32(scaling) * LOG2_E
-    for k in range(_CHUNK_TILES):
-        for j in range(TILE):
-            score = scores[k * TILE + j] * factor
-            scores[k * TILE + j] = score
-            lanes[j] = score if score > lanes[j] else lanes[j]
-    top = state[0]
-    for j in range(TILE):
-        top = lanes[j] if lanes[j] > top else top
+    top = _scale_to_maximum(scores, float32(scaling) * LOG2_E, state[0], state[2:])
     total = float32(0.0)
     for i in range(CHUNK_KEYS):
         weight = power_of_two(scores[i] - top)
@@ -117,7 +104,22 @@ def _soften(scores, probabilities, out, dim, state, first, stop, scaling, width)
 
 
 @compiled
-def attend(layer, shape, span, first, count, head, query, context, num_rows, scratch):  # type: ignore[no-untyped-def]
+def _scale_to_maximum(scores, factor, top, lanes):
+    """Scale a chunk's scores; the maximum of them and ``top``. NaN shows in the weights instead."""
+    for j in range(TILE):
+        lanes[j] = _MINUS_INFINITY
+    for k in range(_CHUNK_TILES):
+        for j in range(TILE):
+            score = scores[k * TILE + j] * factor
+            scores[k * TILE + j] = score
+            lanes[j] = score if score > lanes[j] else lanes[j]
+    for j in range(TILE):
+        top = lanes[j] if lanes[j] > top else top
+    return top
+
+
+@compiled
+def attend(layer, shape, span, first, count, head, query, context, num_rows, scratch):
     """Attention of some tokens of a span for the queries of one key head.
 
     Args:
@@ -165,7 +167,7 @@ def attend(layer, shape, span, first, count, head, query, context, num_rows, scr
 
 
 @compiled
-def _clear(sums, states, rows, dim):  # type: ignore[no-untyped-def]
+def _clear(sums, states, rows, dim):
     totals = floats(sums, rows * dim)
     for i in range(rows * dim):
         totals[i] = float32(0.0)
@@ -175,7 +177,7 @@ def _clear(sums, states, rows, dim):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _tile_addresses(cache, shape, span, chunk, tiles, head, table):  # type: ignore[no-untyped-def]
+def _tile_addresses(cache, shape, span, chunk, tiles, head, table):
     """Write where a head's tiles of a chunk lie."""
     addresses = carray(int_pointer(table), (_CHUNK_TILES,))
     tile_bytes = shape.head_dim * TILE * 2
@@ -188,8 +190,8 @@ def _tile_addresses(cache, shape, span, chunk, tiles, head, table):  # type: ign
 
 
 @compiled
-def _add_values(layer, shape, span, chunk, tiles, head, table, probabilities, rows, sums):  # type: ignore[no-untyped-def]
-    """sums += probabilities x values, tile by tile."""
+def _add_values(layer, shape, span, chunk, tiles, head, table, probabilities, rows, sums):
+    """Sums += probabilities x values, tile by tile."""
     dim = shape.head_dim
     columns = carray(int_pointer(table), (8,))
     piece = TILE * TILE * 2  # bytes of 16 dims of a tile
@@ -214,7 +216,7 @@ def _add_values(layer, shape, span, chunk, tiles, head, table, probabilities, ro
 
 
 @compiled
-def _answer(shape, row, count, head, sums, states, context):  # type: ignore[no-untyped-def]
+def _answer(shape, row, count, head, sums, states, context):
     dim, heads = shape.head_dim, shape.num_heads
     group = heads // shape.num_kv_heads
     for i in range(count * group):

@@ -27,7 +27,7 @@ def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
 
 
 def _pointer_to(numba_type: Any, llvm_type: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def pointer(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return _pointer(builder, args[0], llvm_type)
@@ -44,7 +44,7 @@ pair_pointer = _pointer_to(types.uint32, _I32)
 int_pointer = _pointer_to(types.int64, _I64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def float_of_bits(typing_context: Any, bits: Any) -> Any:
     """uint32 -> the float32 with these bits."""
 
@@ -54,7 +54,7 @@ def float_of_bits(typing_context: Any, bits: Any) -> Any:
     return types.float32(types.uint32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_of_float(typing_context: Any, number: Any) -> Any:
     """float32 -> its bits as uint32."""
 
@@ -80,7 +80,7 @@ def narrow(number: Any) -> Any:
     return types.uint16(kept >> types.uint32(16))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_now(typing_context: Any, address: Any) -> Any:
     """The int64 at an address, as other threads have left it."""
 
@@ -90,7 +90,7 @@ def load_now(typing_context: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store_now(typing_context: Any, address: Any, value: Any) -> Any:
     """Publish an int64 and everything written before it."""
 
@@ -102,7 +102,7 @@ def store_now(typing_context: Any, address: Any, value: Any) -> Any:
 
 
 def _exchange(operation: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def atomic(typing_context: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = _pointer(builder, args[0], _I64)
@@ -117,7 +117,7 @@ add_now = _exchange("add")  # returns what was there before
 swap_now = _exchange("xchg")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def pause(typing_context: Any) -> Any:
     """Tell the core that this thread waits for another one."""
 
@@ -132,7 +132,7 @@ def pause(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def memory(typing_context: Any, address: Any) -> Any:
     """Address -> untyped pointer, for `numba.carray` with a dtype."""
 

@@ -40,7 +40,7 @@ PANEL_BYTES = _TABLE_BYTES + ROW_BLOCK * _PANEL * 4
 
 
 @compiled
-def run_layer(job, layer, shape, state, threads, scratch):  # type: ignore[no-untyped-def]
+def run_layer(job, layer, shape, state, threads, scratch):
     """One layer over ``job.num_rows`` packed tokens; ``scratch`` is this thread's own."""
     _norm_rows(job, layer, shape, state)
     barrier(state, threads)
@@ -61,8 +61,8 @@ def run_layer(job, layer, shape, state, threads, scratch):  # type: ignore[no-un
 
 
 @compiled
-def _norm_rows(job, layer, shape, state):  # type: ignore[no-untyped-def]
-    """hidden -> residual (float32) and its norm."""
+def _norm_rows(job, layer, shape, state):
+    """Hidden -> residual (float32) and its norm."""
     size = shape.hidden
     weight = floats(layer.input_norm, size)
     row = take(state)
@@ -75,8 +75,8 @@ def _norm_rows(job, layer, shape, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _project(job, layer, state, scratch):  # type: ignore[no-untyped-def]
-    """normed -> qkv, float32."""
+def _project(job, layer, state, scratch):
+    """Normed -> qkv, float32."""
     weight = layer.qkv
     stride = weight.num_blocks * LANES * 4
     first = take(state) * CHUNK
@@ -88,7 +88,7 @@ def _project(job, layer, state, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _place(job, layer, shape, state):  # type: ignore[no-untyped-def]
+def _place(job, layer, shape, state):
     """Give queries and keys their positions; store keys and values."""
     dim, heads, kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
     group = heads // kv_heads
@@ -114,15 +114,15 @@ def _place(job, layer, shape, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _position(head, norm, eps, dim, cos, sin, rotary_dim):  # type: ignore[no-untyped-def]
+def _position(head, norm, eps, dim, cos, sin, rotary_dim):
     if norm != 0:
         norm_head(head, floats(norm, dim), dim, eps)
     rotate(head, cos, sin, rotary_dim)
 
 
 @compiled
-def _attend(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
-    """query and cache -> context; a piece is one key head of some tokens of a sequence."""
+def _attend(job, layer, shape, state, scratch):
+    """Query and cache -> context; a piece is one key head of some tokens of a sequence."""
     units = carray(int_pointer(job.units), (job.num_units, 3))
     spans = carray(memory(job.spans), (job.num_units,), SPAN)
     piece = take(state)
@@ -144,8 +144,8 @@ def _attend(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _output(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
-    """residual += context x output."""
+def _output(job, layer, shape, state, scratch):
+    """Residual += context x output."""
     weight, size = layer.output, shape.hidden
     panel = scratch + _TABLE_BYTES
     width = weight.num_inputs * 2
@@ -166,8 +166,8 @@ def _output(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _norm_residual(job, layer, shape, state):  # type: ignore[no-untyped-def]
-    """residual -> its norm."""
+def _norm_residual(job, layer, shape, state):
+    """Residual -> its norm."""
     size = shape.hidden
     weight = floats(layer.post_norm, size)
     row = take(state)
@@ -178,8 +178,8 @@ def _norm_residual(job, layer, shape, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _gate_up(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
-    """normed -> activated = SiLU(gate) * up; a chunk holds both of its columns."""
+def _gate_up(job, layer, shape, state, scratch):
+    """Normed -> activated = SiLU(gate) * up; a chunk holds both of its columns."""
     weight, size = layer.gate_up, shape.intermediate
     panel = scratch + _TABLE_BYTES
     width = weight.num_inputs * 2
@@ -201,8 +201,8 @@ def _gate_up(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _down(job, layer, shape, state, scratch):  # type: ignore[no-untyped-def]
-    """hidden = residual + activated x down."""
+def _down(job, layer, shape, state, scratch):
+    """Hidden = residual + activated x down."""
     weight, size = layer.down, shape.hidden
     panel = scratch + _TABLE_BYTES
     width = weight.num_inputs * 2

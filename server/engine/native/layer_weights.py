@@ -82,7 +82,9 @@ def why_not_native(fused: FusedLayer, block_size: int) -> str | None:
         "its weights are not on the CPU": fused.qkv.weight.device.type != "cpu",
         "its scores have a soft cap": fused.options.softcap is not None,
         "its activation is not SiLU": fused.activation != "silu",
-        "its feed-forward has biases": (fused.gate_up.bias, fused.down.bias) != (None, None),
+        "its feed-forward has biases": any(
+            each.bias is not None for each in (fused.gate_up, fused.down)
+        ),
         "the size of its heads is no multiple of 16": fused.head_dim % 16 != 0,
         "its width is no multiple of 16": bool(
             fused.output.out_features % 16 or fused.down.in_features % 16

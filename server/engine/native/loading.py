@@ -15,6 +15,7 @@ from server.engine.attention_batch import AttentionBatch, PrefillPart
 from server.engine.fuse.calls import Call, record_calls
 from server.engine.fuse.fused_layer import FusedLayer
 from server.engine.fuse.verify import relative_error, tolerance
+from server.engine.hooks import carry_over
 from server.engine.kv_cache import KVCache
 from server.engine.native.choice import FormatChoice
 from server.engine.native.formats import why_not
@@ -22,13 +23,12 @@ from server.engine.native.layer_weights import why_not_native
 from server.engine.native.measure import measured_choice
 from server.engine.native.native_layer import NativeLayer
 from server.engine.native.native_linear import NativeLinear
-from server.engine.native_report import NativeReport
 from server.engine.native.stack import LayerStack
 from server.engine.native.team import Team, default_threads, shared_team
 from server.engine.native.tile import has_pair_product
+from server.engine.native_report import NativeReport
 from server.engine.self_check import ModelReport
 from server.engine.tuning import QuantizeMode, Tuning
-from server.engine.hooks import carry_over
 
 _BF16 = FormatChoice("bf16", "bf16")
 _ONE_FORMAT: dict[QuantizeMode, FormatChoice] = {
@@ -99,7 +99,9 @@ def replace_linears(
             if reason is not None:
                 left = left or f"{name}: {reason}"
                 continue
-            native = NativeLinear(child, team, formats, is_float=child is head)
+            native = NativeLinear(
+                child, team, formats, is_float=child is head, reuses_result=child is head
+            )
             setattr(parent, name, native)
             replaced.append(native)
     return replaced, left

@@ -32,7 +32,7 @@ def _passing(form: str, rows: int) -> Any:
     many, last = make_tile(form, rows, width), make_tile(form, rows, 1)
 
     @compiled
-    def passing(table, count, x, stride, pairs, out, out_stride):  # type: ignore[no-untyped-def]
+    def passing(table, count, x, stride, pairs, out, out_stride):
         done = 0
         while done + width <= count:
             many(table + 8 * done, x, stride, pairs, out + 64 * done, out_stride, 0)
@@ -49,7 +49,7 @@ def _product(form: str) -> Any:
     pass_8, pass_4, pass_2, pass_1 = (_passing(form, rows) for rows in (8, 4, 2, 1))
 
     @compiled
-    def product(table, count, rows, x, stride, pairs, out, out_stride):  # type: ignore[no-untyped-def]
+    def product(table, count, rows, x, stride, pairs, out, out_stride):
         row = 0
         while row + 8 <= rows:
             pass_8(
@@ -78,7 +78,7 @@ _product_bf16, _product_int8, _product_int4 = (_product(form) for form in _BLOCK
 
 
 @compiled
-def multiply(weight, first, count, rows, x, out, out_stride, table):  # type: ignore[no-untyped-def]
+def multiply(weight, first, count, rows, x, out, out_stride, table):
     """Rows times some blocks of a weight: float32, one row every ``out_stride`` bytes.
 
     Args:

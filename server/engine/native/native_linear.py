@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -20,14 +22,23 @@ class NativeLinear(nn.Module):
         team: computes it.
         choice: formats of the weight.
         is_float: give float32 whatever the input's dtype is, as a head may.
+        reuses_result: write every result to the same memory: it is valid until the next call.
+            Logits are so large that the system would hand out new pages every time.
     """
 
     def __init__(
-        self, linear: nn.Linear, team: Team, choice: FormatChoice, *, is_float: bool = False
+        self,
+        linear: nn.Linear,
+        team: Team,
+        choice: FormatChoice,
+        *,
+        is_float: bool = False,
+        reuses_result: bool = False,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.choice = choice
+        self.choice, self.reuses_result = choice, reuses_result
+        self._kept = torch.empty(0)
         self._team, self._is_float = team, is_float
         self._weights: dict[Format, KernelWeight] = {
             form: KernelWeight.of(linear.weight, linear.bias, form) for form in choice.formats
@@ -45,7 +56,7 @@ class NativeLinear(nn.Module):
         dtype = (
             torch.bfloat16 if x.dtype == torch.bfloat16 and not self._is_float else torch.float32
         )
-        out = torch.empty((*x.shape[:-1], self.out_features), dtype=dtype)
+        out = self._result((*x.shape[:-1], self.out_features), dtype)
         if num_rows:
             self._team.run(
                 kind=PRODUCT,
@@ -57,6 +68,14 @@ class NativeLinear(nn.Module):
                 num_columns=self.out_features,
             )
         return out if self._is_float else out.to(x.dtype)
+
+    def _result(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if not self.reuses_result:
+            return torch.empty(shape, dtype=dtype)
+        size = math.prod(shape)
+        if size > self._kept.numel() or dtype != self._kept.dtype:
+            self._kept = torch.empty(size, dtype=dtype)
+        return self._kept[:size].view(shape)
 
     def extra_repr(self) -> str:
         """What print shows."""

@@ -22,7 +22,7 @@ __all__ = ["LAYERS", "PANEL_BYTES", "PRODUCT", "dismiss_team", "run_job", "work"
 
 
 @compiled
-def _share(job, state, threads, rank):  # type: ignore[no-untyped-def]
+def _share(job, state, threads, rank):
     scratch = job.private + rank * job.private_bytes
     if job.kind == LAYERS:
         layers = carray(memory(job.layers), (job.first_layer + job.num_layers,), LAYER)
@@ -35,8 +35,8 @@ def _share(job, state, threads, rank):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _product(job, state, scratch):  # type: ignore[no-untyped-def]
-    """result = input x weight + bias, as bfloat16 or float32 with whole blocks of columns."""
+def _product(job, state, scratch):
+    """Result = input x weight + bias, as bfloat16 or float32 with whole blocks of columns."""
     weight = carray(memory(job.weight), (1,), WEIGHT)[0]
     width = weight.num_inputs * 2
     panel = scratch + _TABLE_BYTES
@@ -65,7 +65,7 @@ def _product(job, state, scratch):  # type: ignore[no-untyped-def]
 
 
 @entry("void(int64, int64, int64)")
-def work(state, job, rank):  # type: ignore[no-untyped-def]
+def work(state, job, rank):
     """A team member's life; ends when the team is dismissed.
 
     Args:
@@ -83,7 +83,7 @@ def work(state, job, rank):  # type: ignore[no-untyped-def]
 
 
 @entry("void(int64, int64)")
-def run_job(state, job):  # type: ignore[no-untyped-def]
+def run_job(state, job):
     """Do the job that was written, together with the team; returns when all is done."""
     given = carray(memory(job), (1,), JOB)[0]
     publish(state, given.num_threads)
@@ -91,6 +91,6 @@ def run_job(state, job):  # type: ignore[no-untyped-def]
 
 
 @entry("void(int64, int64)")
-def dismiss_team(state, num_threads):  # type: ignore[no-untyped-def]
+def dismiss_team(state, num_threads):
     """Send the team's threads home."""
     dismiss(state, num_threads)

@@ -71,9 +71,9 @@ class LayerStack:
 
     def step_of(self, batch: AttentionBatch) -> NativeStep:
         """The batch as the kernels read it; made when the step's first layer asks."""
-        step = batch.native
-        if step is None:
-            step = batch.native = NativeStep(batch, self._tile_tokens)
+        if batch.native is None:
+            batch.native = NativeStep(batch, self._tile_tokens)
+        step: NativeStep = batch.native
         return step
 
     def run(

@@ -13,7 +13,7 @@ import threading
 import weakref
 from typing import Any
 
-import numpy as np
+import torch
 
 from server.engine.native.formats import aligned_bytes
 from server.engine.native.program import PANEL_BYTES, dismiss_team, run_job, work
@@ -103,6 +103,4 @@ def shared_team(num_threads: int) -> Team:
 
 def default_threads() -> int:
     """Threads that torch would use: the operator's OMP_NUM_THREADS, else the cores."""
-    import torch
-
     return max(1, torch.get_num_threads() or os.cpu_count() or 1)

@@ -9,6 +9,7 @@ the same loop multiplies float32.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,9 +27,11 @@ _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F32 = ir.FloatType()
 _FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
 _HIGH_HALF = 0xFFFF0000
+_AHEAD = 1024  # bytes
+_FETCHING_ROWS = 2  # at most
 
 
-class _BFloat(ir.types.Type):
+class _BFloat(ir.types.Type):  # type: ignore[misc]
     """LLVM's bfloat, which llvmlite does not name."""
 
     null = "0.0"
@@ -64,10 +67,18 @@ def _function(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any
 
 @dataclass(frozen=True, slots=True)
 class _Emitter:
-    """Emits instructions; `native` says whether the processor has the pair product."""
+    """Emits instructions.
+
+    Attributes:
+        builder: llvmlite's.
+        native: whether the processor has the pair product.
+        fetches: whether to ask for memory ahead: worth its instructions where few rows share
+            what is read.
+    """
 
     builder: Any
     native: bool
+    fetches: bool
 
     def load(self, address: Any, kind: Any, align: int) -> Any:
         value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
@@ -76,6 +87,15 @@ class _Emitter:
 
     def at(self, address: Any, index: Any, size: int) -> Any:
         return self.builder.add(address, self.builder.mul(index, ir.Constant(_I64, size)))
+
+    def stream(self, address: Any, kind: Any, align: int) -> Any:
+        """Load what is read once, from one end to the other."""
+        if self.fetches:
+            b, pointer = self.builder, _I8.as_pointer()
+            hint = _function(b, "llvm.prefetch.p0", ir.VoidType(), [pointer, _I32, _I32, _I32])
+            ahead = b.inttoptr(b.add(address, ir.Constant(_I64, _AHEAD)), pointer)
+            b.call(hint, [ahead, *(ir.Constant(_I32, each) for each in (0, 3, 1))])
+        return self.load(address, kind, align)
 
     def spread(self, value: Any) -> Any:
         """A scalar in every lane."""
@@ -145,7 +165,7 @@ class _Emitter:
 
 
 def _read_bf16(emit: _Emitter, block: Any, pair: Any) -> Any:
-    return emit.weights(emit.load(emit.at(block, pair, 4 * LANES), _INTS, 64))
+    return emit.weights(emit.stream(emit.at(block, pair, 4 * LANES), _INTS, 64))
 
 
 def _read_int8(emit: _Emitter, block: Any, pair: Any) -> Any:
@@ -153,14 +173,14 @@ def _read_int8(emit: _Emitter, block: Any, pair: Any) -> Any:
     start = emit.at(block, pair, 2 * LANES)
     for half in range(2):
         address = emit.builder.add(start, ir.Constant(_I64, half * LANES))
-        packed = emit.load(address, ir.VectorType(_I8, LANES), 16)
+        packed = emit.stream(address, ir.VectorType(_I8, LANES), 16)
         halves.append(emit.builder.sitofp(emit.builder.sext(packed, _INTS), _FLOATS))
     return emit.weights_of_floats(*halves)
 
 
 def _read_int4(emit: _Emitter, block: Any, pair: Any) -> Any:
     b = emit.builder
-    packed = emit.load(emit.at(block, pair, LANES), ir.VectorType(_I8, LANES), 16)
+    packed = emit.stream(emit.at(block, pair, LANES), ir.VectorType(_I8, LANES), 16)
     codes = b.zext(packed, _INTS)
     if emit.native:
         # both codes of a byte index a table of bfloat16; it ignores all bits but the last five,
@@ -174,8 +194,6 @@ def _read_int4(emit: _Emitter, block: Any, pair: Any) -> Any:
 
 def _code_table() -> ir.Constant:
     """bfloat16 of -8 to 7, twice."""
-    import struct
-
     words = [struct.unpack("<I", struct.pack("<f", code - 8))[0] >> 16 for code in range(16)]
     return ir.Constant(_WORDS, words * 2)
 
@@ -211,7 +229,7 @@ def _turn(
 
 
 def _emit_plain(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
-    """out = (out +) rows x blocks, the sums as they are."""
+    """Out = (out +) rows x blocks, the sums as they are."""
     table, x, x_stride, pairs, out, out_stride, keep = args
     b = emit.builder
     blocks = [
@@ -223,7 +241,7 @@ def _emit_plain(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     first = _kept(emit, is_kept, places, zeros)
     with emit.loop(pairs, first) as (index, totals, updated):
         address = emit.at(x, index, 4)
-        updated += _turn(emit, shape, totals, blocks, (index, address), x_stride)
+        updated.extend(_turn(emit, shape, totals, blocks, (index, address), x_stride))
     _store(emit, places, updated)
 
 
@@ -246,7 +264,7 @@ def _kept(emit: _Emitter, is_kept: Any, places: list[Any], zeros: list[Any]) -> 
 
 
 def _emit_int8(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
-    """out = rows x blocks, each column times its scale; the scales lie behind a block's numbers."""
+    """Out = rows x blocks, each column times its scale; the scales lie behind a block's numbers."""
     table, x, x_stride, pairs, out, out_stride, _ = args
     blocks = [
         emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
@@ -255,7 +273,7 @@ def _emit_int8(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
     with emit.loop(pairs, zeros) as (index, totals, updated):
         address = emit.at(x, index, 4)
-        updated += _turn(emit, shape, totals, blocks, (index, address), x_stride)
+        updated.extend(_turn(emit, shape, totals, blocks, (index, address), x_stride))
     scales = [emit.load(emit.at(block, pairs, 2 * LANES), _FLOATS, 16) for block in blocks]
     scaled = [
         emit.builder.fmul(total, scales[number % shape.blocks])
@@ -265,7 +283,7 @@ def _emit_int8(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
 
 
 def _emit_int4(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
-    """out = rows x blocks; every group of inputs has scales of its own, before its codes."""
+    """Out = rows x blocks; every group of inputs has scales of its own, before its codes."""
     table, x, x_stride, pairs, out, out_stride, _ = args
     b = emit.builder
     blocks = [
@@ -282,7 +300,7 @@ def _emit_int4(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
         begin = emit.at(x, group, 4 * GROUP_PAIRS)
         with emit.loop(ir.Constant(_I64, GROUP_PAIRS), zeros) as (index, parts, sums):
             address = emit.at(begin, index, 4)
-            sums += _turn(emit, shape, parts, codes, (index, address), x_stride)
+            sums.extend(_turn(emit, shape, parts, codes, (index, address), x_stride))
         scales = [_bf16_scales(emit, start) for start in starts]
         for number, (total, part) in enumerate(zip(totals, sums, strict=True)):
             updated.append(b.call(fma, [part, scales[number % shape.blocks], total]))
@@ -336,8 +354,8 @@ def make_tile(form: str, rows: int, blocks: int, *, native: bool | None = None) 
     body, read = _EMITTERS[form]
     shape = _Shape(rows, blocks, read)
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def tile(  # noqa: PLR0913 - registers, not parameters
+    @intrinsic
+    def tile(
         typing_context: Any,
         table: Any,
         x: Any,
@@ -348,7 +366,7 @@ def make_tile(form: str, rows: int, blocks: int, *, native: bool | None = None) 
         keep: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            body(_Emitter(builder, is_native), shape, args)
+            body(_Emitter(builder, is_native, rows <= _FETCHING_ROWS), shape, args)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), generate

@@ -42,7 +42,7 @@ def power_of_two(exponent: Any) -> Any:
 
 
 @compiled
-def inverse_rms(x, size, eps):  # type: ignore[no-untyped-def]
+def inverse_rms(x, size, eps):
     """1 / sqrt(mean of squares + eps) of a float32 array."""
     total = float32(0.0)
     for i in range(size):
@@ -51,7 +51,7 @@ def inverse_rms(x, size, eps):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def norm_row(x, weight, size, eps, out):  # type: ignore[no-untyped-def]
+def norm_row(x, weight, size, eps, out):
     """RMSNorm of a row; ``out`` is bfloat16."""
     scale = inverse_rms(x, size, eps)
     for i in range(size):
@@ -59,7 +59,7 @@ def norm_row(x, weight, size, eps, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def norm_head(x, weight, size, eps):  # type: ignore[no-untyped-def]
+def norm_head(x, weight, size, eps):
     """RMSNorm of one head in place, float32."""
     scale = inverse_rms(x, size, eps)
     for i in range(size):
@@ -67,7 +67,7 @@ def norm_head(x, weight, size, eps):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def rotate(x, cos, sin, size):  # type: ignore[no-untyped-def]
+def rotate(x, cos, sin, size):
     """Rotary position of one head in place: its first ``size`` numbers, in halves."""
     half = size // 2
     for i in range(half):
@@ -77,7 +77,7 @@ def rotate(x, cos, sin, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def gated_silu(gate, up, size, out):  # type: ignore[no-untyped-def]
+def gated_silu(gate, up, size, out):
     """SiLU(gate) * up as bfloat16."""
     for i in range(size):
         g = gate[i]
@@ -85,7 +85,7 @@ def gated_silu(gate, up, size, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def add_bias(x, bias, size):  # type: ignore[no-untyped-def]
+def add_bias(x, bias, size):
     """Add a float32 vector in place; ``bias`` is an address, 0 adds nothing."""
     if bias != 0:
         values = carray(float_pointer(bias), (size,))
@@ -94,35 +94,35 @@ def add_bias(x, bias, size):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def add_part_bias(x, bias, first, size):  # type: ignore[no-untyped-def]
+def add_part_bias(x, bias, first, size):
     """Add ``size`` numbers of a bias, from ``first`` on; 0 adds nothing."""
     if bias != 0:
         add_bias(x, bias + 4 * first, size)
 
 
 @compiled
-def add_to(total, x, size):  # type: ignore[no-untyped-def]
-    """total += x."""
+def add_to(total, x, size):
+    """Total += x."""
     for i in range(size):
         total[i] += x[i]
 
 
 @compiled
-def add_residual(x, residual, size, out):  # type: ignore[no-untyped-def]
-    """x + residual as bfloat16; ``residual`` float32."""
+def add_residual(x, residual, size, out):
+    """X + residual as bfloat16; ``residual`` float32."""
     for i in range(size):
         out[i] = narrow(x[i] + residual[i])
 
 
 @compiled
-def to_bf16(x, size, out):  # type: ignore[no-untyped-def]
+def to_bf16(x, size, out):
     """float32 -> bfloat16."""
     for i in range(size):
         out[i] = narrow(x[i])
 
 
 @compiled
-def to_floats(x, size, out):  # type: ignore[no-untyped-def]
+def to_floats(x, size, out):
     """bfloat16 -> float32."""
     for i in range(size):
         out[i] = widen(x[i])
