@@ -24,6 +24,7 @@ from server.config import Settings
 
 Opener = Callable[[], AbstractContextManager[Contender]]
 QUANTIZED = ("int8", "int4")
+TUNED = {"torch": {"kernels": "torch"}, "deterministic": {"deterministic": "on"}}
 BITS = {"bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -88,7 +89,11 @@ def local_contenders(around: Surroundings) -> dict[str, Opener]:
         key = "llama" if each == bits else f"llama-{each}"
         openers[key] = partial(llama, each, threads=around.threads, **shape)
     for each in (*QUANTIZED, "auto"):
-        openers[f"engine-{each}"] = partial(_open_quantized, settings, each)
+        quantized = settings.model_copy(update={"quantize": each})
+        openers[f"engine-{each}"] = partial(open_engine, quantized, f"engine {each}", each)
+    for name, change in TUNED.items():
+        tuned = settings.model_copy(update=change)
+        openers[f"engine-{name}"] = partial(open_engine, tuned, f"engine, {name}", bits)
     return openers
 
 
@@ -127,13 +132,3 @@ def opened(
             except UnavailableError as error:
                 missing.append(str(error))
         yield found, missing
-
-
-@contextmanager
-def _open_quantized(settings: Settings, mode: str) -> Iterator[Contender]:
-    """The engine with `--quantize`."""
-    if "quantize" not in type(settings).model_fields:
-        raise UnavailableError(f"engine {mode}: this release has no --quantize")
-    quantized = settings.model_copy(update={"quantize": mode})
-    with open_engine(quantized, f"engine {mode}", mode) as contender:
-        yield contender

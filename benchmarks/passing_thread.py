@@ -2,7 +2,7 @@
 
 OpenMP keeps a pool for every thread that ever computed, and its barriers sleep instead of spinning
 once all pools together have more threads than there are processors. A server loads its model in a
-thread that ends; who loaded in its main thread would compute a third slower in another one.
+thread that ends; a contender must not be worse off than that.
 """
 
 from __future__ import annotations

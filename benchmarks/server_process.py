@@ -15,6 +15,7 @@ from benchmarks.served_model import ServedModel
 PROGRAM = (sys.executable, "-m", "server.cli")
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
+_POLL_S = 0.05
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def wait_until_ready(served: ServedModel, process: subprocess.Popen[bytes]) -> N
             raise RuntimeError(f"the server ended with exit code {process.returncode}")
         if time.monotonic() > deadline_s:
             raise RuntimeError(f"the server was not ready after {READY_TIMEOUT_S:.0f} s")
-        time.sleep(0.2)
+        time.sleep(_POLL_S)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -3,8 +3,11 @@ import json
 import pytest
 from model_folder import write_memory, write_model
 
+from benchmarks.catalogue import Surroundings, local_contenders
 from benchmarks.decode import main
 from benchmarks.rows import QUICK, ROWS
+from server.backend import load_backend
+from server.engine.tuning import Tuning
 
 SMALL = [
     "--dtype", "float32", "--rounds", "2", "--context", "24", "--new-tokens", "32",
@@ -56,6 +59,40 @@ def test_rows_without_the_memory_and_a_contender_that_is_missing(
     (sentence,) = report["left_out"]
     assert sentence.startswith("llama.cpp: no libraries found in ")
     assert f"left out: {sentence}" in capsys.readouterr().out
+
+
+def test_every_way_to_compute_gives_the_same_answers_in_float32(measured) -> None:
+    report = measured("--rows", "torch-decode-1", "deterministic-prefill")
+    names = [[entry["name"] for entry in result["entries"]] for result in report["results"]]
+    assert names == [["engine", "engine, torch"], ["engine", "engine, deterministic"]]
+    for result in report["results"]:
+        assert all(entry["same_answers"] == 1.0 for entry in result["entries"])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("engine", {}),
+        ("engine-torch", {"kernels": "torch"}),
+        ("engine-deterministic", {"deterministic": True}),
+        *((f"engine-{each}", {"quantize": each}) for each in ("int8", "int4", "auto")),
+    ],
+)
+def test_a_contender_is_the_engine_that_its_name_says(name, told, tmp_path, monkeypatch) -> None:
+    folder = str(write_model(tmp_path / "model"))
+    backends = []
+
+    def noting(*arguments):
+        backends.append(load_backend(*arguments))
+        return backends[-1]
+
+    monkeypatch.setattr("benchmarks.contenders.engine.load_backend", noting)
+    around = Surroundings(folder, folder, "none", "float32", "", 1, 64, 1)
+    with local_contenders(around)[name]() as contender:
+        assert len(contender.run([[5, 6, 7]], 3).token_ids[0]) == 3
+    (backend,) = backends
+    assert backend.engine.tuning == Tuning(**told)
+    assert contender.bits == told.get("quantize", "fp32")
 
 
 def test_rows_begin_with_what_is_compared() -> None:
