@@ -84,7 +84,7 @@ def assemble(
         memory_id="none" if version is None else version.id,
         model_info={
             **_describe_model(loaded, engine),
-            **_describe_tuning(engine.tuning),
+            **_describe_kernels(engine),
             "parameters": num_parameters,
             "fused_layers": asdict(engine.fused),
             "packed_linears": engine.num_packed,
@@ -169,10 +169,12 @@ def _describe_model(loaded: Loaded, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _describe_tuning(tuning: Tuning) -> dict[str, Any]:
+def _describe_kernels(engine: Engine) -> dict[str, Any]:
     """How the model is computed, as /info tells it; ``decode_path`` there speaks of graphs."""
     return {
-        "quantize": tuning.quantize,
-        "deterministic": tuning.deterministic,
-        "kernels": tuning.kernels,
+        "quantize": engine.tuning.quantize,
+        "deterministic": engine.tuning.deterministic,
+        "kernels": engine.native.reason,
+        "weight_formats": engine.native.formats,
+        "native_weight_bytes": engine.native.nbytes,
     }

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import Any
 
+import torch
+
 from engram_core.device import Device
 from engram_core.errors import ConfigError, EngramError
 from engram_core.prefetch import Prefetcher
@@ -231,6 +233,9 @@ class Engine:
     # --- on the engine thread ---
 
     def _live(self) -> None:
+        if self.native.num_layers:
+            # what is left for torch is small; its threads would take the kernels' cores
+            torch.set_num_threads(1)
         try:
             while not self._stopping:
                 self._turn()
