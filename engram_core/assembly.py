@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engram_core import compiled
 from engram_core.compression import TokenCompressor
 from engram_core.errors import MismatchError
 from engram_core.hashing import NgramHasher
@@ -32,6 +33,7 @@ def open_version(
             not the configuration's.
     """
     artefact.check_tokenizer(compressor)
+    compiled.load()  # now, and never within a request
     layers = artefact.config.layer_ids
     return MemoryVersion(
         NgramHasher(artefact.layout, compressor.class_ids),

@@ -92,13 +92,13 @@ class TokenCompressor:
 def compress(class_ids: ClassIds, token_ids: npt.ArrayLike) -> ClassIds:
     """See `TokenCompressor.compress`."""
     ids = np.asarray(token_ids, dtype=np.int64)
-    if ids.size and int(ids.max()) >= len(class_ids):
+    if not ids.size or int(ids.view(np.uint64).max()) < len(class_ids):
+        return class_ids[ids]  # the usual case: as unsigned numbers negative ids are huge
+    if int(ids.max()) >= len(class_ids):
         raise IdRangeError(
             f"token id {int(ids.max())} is out of range; accepted: below {len(class_ids)}"
         )
-    if ids.size and int(ids.min()) < 0:
-        return np.where(ids < 0, ids, class_ids[np.maximum(ids, 0)])
-    return class_ids[ids]
+    return np.where(ids < 0, ids, class_ids[np.maximum(ids, 0)])
 
 
 def _backend(tokenizer: Any) -> Tokenizer:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram_core import compiled
 from engram_core.compression import ClassIds, compress
 from engram_core.errors import ConfigError, IdRangeError
 from engram_core.layout import HashLayout
@@ -113,11 +114,31 @@ class NgramHasher:
             [self.windows(*each) for each in zip(parts, histories, barriers, strict=True)]
         )
 
+    def step_windows(self, histories: Sequence[Sequence[int]]) -> Int64Array:
+        """`windows` of the newest token of each history: int64 ``[histories, N]``.
+
+        Args:
+            histories: raw ids of each sequence, the newest last; only the last N matter.
+        """
+        reach = self.layout.config.max_order
+        # a pad token stands for what lies before the start: it has the pad class
+        padding = [self.layout.config.pad_id] * reach
+        ids: list[int] = []
+        for history in histories:
+            ids += [*history[: -reach - 1 : -1], *padding[len(history) :]]
+        return compress(self.class_ids, ids).reshape(len(histories), reach)
+
     def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
         """Absolute rows of ready-made windows: int64 ``[tokens, N]`` -> ``[tokens, columns]``."""
         constants = self._constants.get(layer)
         if constants is None:
             raise ConfigError(f"layer {layer} has no Engram; accepted: {sorted(self._constants)}")
+        kernels = compiled.kernels()
+        if kernels is not None:
+            try:
+                return constants.window_rows(kernels, windows)
+            except TypeError:  # windows in another memory order than the usual one
+                pass
         mixed = np.bitwise_xor.accumulate(windows * constants.multipliers, axis=1)
         hashed = np.repeat(mixed[:, constants.order_slots], self.layout.config.num_heads, axis=1)
         hashed %= constants.primes  # numpy's % on integers is the floor modulo
@@ -133,6 +154,16 @@ class _LayerConstants:
         self.primes = np.array(layout.column_primes(layer), dtype=np.int64)  # [columns]
         self.offsets = np.array(layout.offsets[layer], dtype=np.int64)  # [columns]
         self.order_slots = np.array(layout.config.orders) - 1  # mix of order n ends at slot n-1
+        heads = layout.config.num_heads
+        self._column_slots = np.repeat(self.order_slots, heads).astype(np.int64)  # [columns]
+
+    def window_rows(self, kernels: compiled.Kernels, windows: Int64Array) -> Int64Array:
+        """`NgramHasher.window_rows` in one compiled call."""
+        out = np.empty((len(windows), len(self.primes)), dtype=np.int64)
+        kernels.window_rows(
+            windows, self.multipliers, self._column_slots, self.primes, self.offsets, out
+        )
+        return out
 
 
 def _flat_ids(name: str, values: Any) -> Int64Array:

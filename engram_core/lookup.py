@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,9 +15,10 @@ import numpy.typing as npt
 import torch
 
 from engram_core.errors import EngramError, StateError, TierError
+from engram_core.hits import HitRule, Hits
 from engram_core.staging import LandedRows, RowLanding
 from engram_core.stats import LookupStats, Outcome, Phase
-from engram_core.store.base import Tier
+from engram_core.store.base import Tier, TierReport
 from engram_core.store.kernels import count_unique
 
 State = Literal["pending", "running", "ready", "cancelled", "failed"]
@@ -37,15 +37,28 @@ class Lookup:
     Attributes:
         layer: the decoder layer.
         state: see above.
-        done: set when the state is final.
         row_ids: int64 ``[tokens, columns]`` once hashed.
+        hits: tokens that the hit rule lets contribute; None without a rule, or where the host
+            cannot tell.
+        report: what the tier did, once it did.
         error: why it failed.
     """
 
-    def __init__(self, layer: int, tier: Tier, landing: RowLanding, submitted_s: float) -> None:
+    def __init__(
+        self,
+        layer: int,
+        tier: Tier,
+        landing: RowLanding,
+        submitted_s: float,
+        rule: HitRule | None = None,
+    ) -> None:
         self.layer, self.tier = layer, tier
         self.state: State = "pending"
-        self.done = threading.Event()
+        self.hits: Hits | None = None
+        self.report: TierReport | None = None
+        self._rule = rule
+        self._done: threading.Event | None = None
+        self._done_lock = threading.Lock()
         self.row_ids: npt.NDArray[np.int64] | None = None
         self.error: EngramError | None = None
         self.landed: LandedRows | None = None
@@ -54,6 +67,28 @@ class Lookup:
         self._submitted_s = self._ready_s = submitted_s
         self._hash_s = 0.0
         self._unique_rows = 0
+
+    @property
+    def done(self) -> threading.Event:
+        """Set when the state is final. Made for those who wait: most lookups meet nobody."""
+        with self._done_lock:
+            if self._done is None:
+                self._done = threading.Event()
+                if self.state not in ("pending", "running"):
+                    self._done.set()
+            return self._done
+
+    def settle(self, state: State) -> None:
+        """Enter a final state."""
+        with self._done_lock:
+            self.state = state
+            if self._done is not None:
+                self._done.set()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no token of it can contribute: compute needs no rows."""
+        return self.hits is not None and self.hits.number == 0
 
     def run(self, hash_layer: HashLayer) -> None:
         """Hash and gather; ends in ready or failed and never raises an `Exception`."""
@@ -68,46 +103,67 @@ class Lookup:
             self.error.__cause__ = error
         finally:
             self._ready_s = time.perf_counter()
-            self.state = "ready" if self.error is None else "failed"
-            self.done.set()
+            self.settle("ready" if self.error is None else "failed")
 
     def _run(self, hash_layer: HashLayer) -> None:
         started_s = time.perf_counter()
         self.row_ids = hash_layer(self.layer)
         self._hash_s = time.perf_counter() - started_s
+        # the rows of one token are always distinct: every column has a range of its own
+        is_one = len(self.row_ids) == 1
         flat = self.row_ids.reshape(-1)
-        self.landed = self._landing.gather(self.tier, flat)
-        self._unique_rows = count_unique(flat)
+        self._unique_rows = flat.size if is_one else count_unique(flat)
+        if self._rule is not None:
+            self.hits = self._rule.of_ids(self.tier, self.row_ids)
+        if self.is_silent and self._landing.is_local:
+            # what nobody reads is not copied; the tier told about all of these rows
+            self.report = TierReport({self.tier.name: flat.size}, {self.tier.name: 0.0})
+        else:
+            self._land()
+
+    def _land(self) -> None:
+        if self.row_ids is None:
+            raise StateError(f"the rows of layer {self.layer} were released")
+        look = self._look if self._rule is not None and self.hits is None else None
+        self.landed = self._landing.gather(self.tier, self.row_ids.reshape(-1), look)
+        self.report = self.landed.report
+
+    def _look(self, rows: torch.Tensor) -> None:
+        if self._rule is not None:
+            self.hits = self._rule.of_rows(rows)
 
     def has_landed(self) -> bool:
         """Whether the rows can be taken without waiting."""
-        return self.state == "ready" and self.landed is not None and self.landed.has_landed()
+        if self.landed is None:
+            return self.state == "ready" and self.is_silent
+        return self.state == "ready" and self.landed.has_landed()
 
     def take(self) -> torch.Tensor:
         """The rows ``[tokens * columns, row_dim]``, waiting for the copy; raises what failed."""
         if self.error is not None:
             raise self.error
         if self.rows is None:
+            if self.landed is None and self.is_silent:
+                self._land()  # somebody wants to see them after all
             if self.landed is None:
                 raise StateError(f"the rows of layer {self.layer} were released")
             is_under_way = not self.landed.has_landed()
             self.rows = self._landing.take(self.landed)
             if is_under_way:
                 self._ready_s = time.perf_counter()
-            # one copy is enough
-            self.landed = replace(self.landed, rows=self.rows, event=None, table=None)
+            self.landed = LandedRows(self.rows, None, self.landed.report)  # one copy is enough
         return self.rows
 
     def drop(self) -> None:
         """Forget the rows; the row ids stay for reports."""
-        self.landed = self.rows = None
+        self.landed = self.rows = self.hits = self.report = None
 
     def stats(
         self, phase: Phase, outcome: Outcome, orders: tuple[int, ...], wait_s: float = 0.0
     ) -> LookupStats:
         """What this lookup did, as far as it came; `wait_s` is what its first taker waited."""
         rows = 0 if self.row_ids is None else self.row_ids.size
-        report = self.landed.report if self.landed is not None else None
+        report = self.report
         # nothing of a lookup that compute ran itself was hidden: its duration is the wait, and
         # its time in the queue is no part of either
         exposed = outcome in ("late", "inline")

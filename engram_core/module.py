@@ -8,19 +8,26 @@ form adds biases and a short causal convolution. Knows nothing about tables, has
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
 
+from engram_core import compiled
 from engram_core.config import EngramConfig
 from engram_core.conv_state import ConvState
 from engram_core.errors import ConfigError
 
 GATE_FLOOR = 1e-6  # keeps the square root's slope finite at zero
 CONV_NORM_EPS = 1e-5
+
+
+# Rows [tokens, F] to keys and value [tokens, (G+1)*D].
+Projection = Callable[[torch.Tensor], torch.Tensor]
 
 
 class EngramOutput(NamedTuple):
@@ -38,6 +45,10 @@ class EngramModule(nn.Module):
         layer: the decoder layer it belongs to.
         dtype: of the weights; the gate itself is always computed in float32.
 
+    Attributes:
+        projection: takes the place of the product with kv_weight where somebody has a faster one:
+            rows ``[tokens, F]`` in the weights' dtype to ``[tokens, (G+1)*D]``, bias included.
+
     Parameters (D hidden size, G streams, F memory width, K kernel size):
         kv_weight ``[(G+1)*D, F]`` keys first, kv_bias ``[(G+1)*D]`` (demo form),
         key_norm and query_norm ``[G, D]``, conv_weight ``[G*D, K]`` and conv_norm ``[G, D]``
@@ -49,6 +60,8 @@ class EngramModule(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.layer = config, layer
+        self.projection: Projection | None = None
+        self._norms = _NormProduct()
         streams, dim = config.num_streams, config.hidden_size
 
         def parameter(*shape: int, fill: float = 0.0) -> nn.Parameter:
@@ -72,6 +85,7 @@ class EngramModule(nn.Module):
         conv_states: Sequence[ConvState | None] | None = None,
         live: torch.Tensor | None = None,
         gate_scale: torch.Tensor | None = None,
+        are_hits: bool = False,
     ) -> EngramOutput:
         """Add the memory's contribution to the hidden state.
 
@@ -83,9 +97,17 @@ class EngramModule(nn.Module):
                 Without one a sequence starts from zeros.
             live: bool ``[tokens]``; False contributes exactly nothing.
             gate_scale: ``[tokens]``, multiplies the contribution.
+            are_hits: True says that the hit rule lets every token contribute; it is not asked.
         """
+        if live is None and are_hits and self._can_fuse(hidden):
+            return self._fused(hidden, self._kv(embeddings), gate_scale)
         delta, gates = self.contribution(
-            hidden, embeddings, lengths=lengths, conv_states=conv_states, live=live
+            hidden,
+            embeddings,
+            lengths=lengths,
+            conv_states=conv_states,
+            live=live,
+            are_hits=are_hits,
         )
         if gate_scale is not None:
             delta = delta * gate_scale[:, None, None]
@@ -99,11 +121,12 @@ class EngramModule(nn.Module):
         lengths: Sequence[int] | None = None,
         conv_states: Sequence[ConvState | None] | None = None,
         live: torch.Tensor | None = None,
+        are_hits: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What `forward` adds: float32 ``[tokens, G, D]``, and the gates ``[tokens, G]``."""
         keys, value = self._project(embeddings)
         gates = self._gate(hidden, keys)
-        for mask in (live, self.hits(embeddings)):
+        for mask in (live, None if are_hits else self.hits(embeddings)):
             if mask is not None:
                 gates = gates * mask[:, None]
         gated = gates[:, :, None] * value[:, None, :].float()
@@ -129,16 +152,58 @@ class EngramModule(nn.Module):
     def _project(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys ``[tokens, G, D]`` and the shared value ``[tokens, D]`` in one product."""
         streams, dim = self.config.num_streams, self.config.hidden_size
-        kv = F.linear(embeddings.to(self.kv_weight.dtype), self.kv_weight, self.kv_bias)
+        kv = self._kv(embeddings)
         return kv[:, : streams * dim].view(-1, streams, dim), kv[:, streams * dim :]
+
+    def _kv(self, embeddings: torch.Tensor) -> torch.Tensor:
+        rows = embeddings.to(self.kv_weight.dtype)
+        if self.projection is not None:
+            return self.projection(rows)
+        return F.linear(rows, self.kv_weight, self.kv_bias)
+
+    def _can_fuse(self, hidden: torch.Tensor) -> bool:
+        """Whether the compiled gate can do it: bfloat16 on the CPU, serving, no convolution."""
+        return (
+            compiled.kernels() is not None
+            and hidden.dtype is torch.bfloat16
+            and self.kv_weight.dtype is torch.bfloat16
+            and self.conv_weight is None
+            and hidden.device.type == "cpu"
+            and not torch.is_grad_enabled()
+        )
+
+    def _fused(
+        self, hidden: torch.Tensor, kv: torch.Tensor, gate_scale: torch.Tensor | None
+    ) -> EngramOutput:
+        """`forward` behind the projection in one compiled call."""
+        kernels = compiled.kernels()
+        tokens = len(hidden)
+        states = _words(hidden.reshape(tokens, -1))
+        out = np.empty_like(states)
+        gates = np.empty((tokens, self.config.num_streams), dtype=np.float32)
+        scales = np.ones(tokens, np.float32) if gate_scale is None else gate_scale.numpy()
+        if kernels is None:
+            raise ConfigError("the compiled kernels were never loaded")
+        kernels.add_gated(
+            states,
+            _words(kv),
+            self._norms.of(self.query_norm, self.key_norm),
+            self.config.norm_eps,
+            self.config.form == "v41",
+            scales,
+            out,
+            gates,
+        )
+        updated = torch.from_numpy(out).view(torch.bfloat16).view_as(hidden)
+        return EngramOutput(updated, torch.from_numpy(gates))
 
     def _gate(self, hidden: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         eps = self.config.norm_eps
+        states, keys = hidden.float(), keys.float()
+        norms = self.query_norm.float() * self.key_norm.float()
         dot = (
-            (hidden.float() * self.query_norm.float() * self.key_norm.float() * keys.float()).sum(
-                -1
-            )
-            * _inverse_rms(hidden, eps)
+            (states * norms * keys).sum(-1)
+            * _inverse_rms(states, eps)
             * _inverse_rms(keys, eps)
             / math.sqrt(self.config.hidden_size)
         )
@@ -220,3 +285,32 @@ def _starts(lengths: Sequence[int], history: int, device: torch.device) -> torch
 
 def _inverse_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return torch.rsqrt(x.float().square().mean(-1) + eps)
+
+
+def _words(tensor: torch.Tensor) -> npt.NDArray[np.uint16]:
+    """A bfloat16 host tensor as words; copied only when it is not contiguous."""
+    words: npt.NDArray[np.uint16] = tensor.contiguous().view(torch.uint16).numpy()
+    return words
+
+
+class _NormProduct:
+    """The product of both norms' weights, made again when one of them has changed."""
+
+    def __init__(self) -> None:
+        self._made_of: tuple[int, ...] = ()
+        self._product: npt.NDArray[np.float32] = np.empty(0, dtype=np.float32)
+
+    def of(self, query: torch.Tensor, key: torch.Tensor) -> npt.NDArray[np.float32]:
+        """float32 ``[G*D]``."""
+        if query.is_inference() or key.is_inference():
+            return _product(query, key)  # these do not count their changes
+        now = (query.data_ptr(), query._version, key.data_ptr(), key._version)
+        if now != self._made_of:
+            self._product, self._made_of = _product(query, key), now
+        return self._product
+
+
+def _product(query: torch.Tensor, key: torch.Tensor) -> npt.NDArray[np.float32]:
+    product = query.detach().float() * key.detach().float()
+    flat: npt.NDArray[np.float32] = product.reshape(-1).numpy()
+    return flat

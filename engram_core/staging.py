@@ -8,6 +8,7 @@ on the device only the row ids travel.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,6 +18,9 @@ from engram_core.errors import ConfigError
 from engram_core.store.base import OUTPUT_DTYPES, RowIds, Tier, TierReport
 from engram_core.store.device_table import DeviceTable
 from engram_core.store.kernels import check_ids
+
+# Sees rows in host memory, valid during the call.
+Look = Callable[[torch.Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +51,52 @@ class RowLanding:
     Args:
         device: where compute reads the rows.
         dtype: what compute reads: bfloat16 or float32 (the same values, upcast).
+
+    Attributes:
+        dtype: as given. is_local: whether compute reads what a gather wrote, without a copy.
     """
 
     def __init__(self, device: Device, dtype: torch.dtype) -> None:
         if dtype not in OUTPUT_DTYPES:
             raise ConfigError(f"dtype is {dtype}; accepted: torch.bfloat16 or torch.float32")
         self.dtype = dtype
+        self.is_local = device.shares_host_memory
         self._device = device
         self._stream = device.stream()
         self._pool = _PinnedPool(device)
 
-    @torch.inference_mode(False)
-    def gather(self, tier: Tier, row_ids: RowIds) -> LandedRows:
+    def gather(self, tier: Tier, row_ids: RowIds, look: Look | None = None) -> LandedRows:
         """Gather the rows `row_ids` ``[n]`` and start bringing them to the device.
 
-        Buffers pass from thread to thread: one made in inference mode could not be written outside.
+        `look` is called with them while they lie in host memory; never for a `DeviceTable`.
         """
-        shape = (row_ids.size, tier.row_dim)
-        if self._device.shares_host_memory:
-            rows = torch.empty(shape, dtype=self.dtype)
-            return LandedRows(rows, None, tier.gather(row_ids, rows))
+        if self.is_local:
+            rows = torch.empty((row_ids.size, tier.row_dim), dtype=self.dtype)
+            report = tier.gather(row_ids, rows)
+            if look is not None:
+                look(rows)
+            return LandedRows(rows, None, report)
         if isinstance(tier, DeviceTable):
             return self._send_ids(tier, row_ids)
+        return self._send_rows(tier, row_ids, look)
+
+    # buffers pass from thread to thread: one made in inference mode could not be written outside
+    @torch.inference_mode(False)
+    def _send_rows(self, tier: Tier, row_ids: RowIds, look: Look | None) -> LandedRows:
+        shape = (row_ids.size, tier.row_dim)
         staging = self._pool.take(row_ids.size * tier.row_dim)
         source = staging[: row_ids.size * tier.row_dim].view(shape)
         report = tier.gather(row_ids, source)
         crossed_bytes = report.transferred_bytes + source.nbytes
         rows = self._device.empty(shape, torch.bfloat16, self._stream)
         event = self._device.copy_async(source, rows, self._stream)
+        if look is not None:
+            look(source)  # beside the copy; afterwards the buffer is anybody's
         self._pool.give(staging, event)
-        return LandedRows(rows, event, replace(report, transferred_bytes=crossed_bytes))
+        report = replace(report, transferred_bytes=crossed_bytes)
+        return LandedRows(rows, event, report)
 
+    @torch.inference_mode(False)
     def _send_ids(self, table: DeviceTable, row_ids: RowIds) -> LandedRows:
         check_ids(row_ids, table.num_rows)
         num_values = row_ids.nbytes // torch.bfloat16.itemsize  # the buffers count in these
@@ -98,7 +117,7 @@ class RowLanding:
         rows = landed.rows
         if landed.table is not None:
             rows = landed.table.index_select(0, rows)
-        return rows.to(self.dtype)
+        return rows if rows.dtype is self.dtype else rows.to(self.dtype)
 
 
 class _PinnedPool:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from engram_core.conv_state import ConvState
 from engram_core.errors import ConfigError, EngramError
+from engram_core.hits import Hits
 from engram_core.module import EngramOutput
 from engram_core.stats import Phase, WaitStats
-from engram_core.ticket import Ticket
+from engram_core.ticket import Taken, Ticket
 from engram_core.version import MemoryVersion
 
 
@@ -53,6 +56,7 @@ class EngramStep:
     Attributes:
         version, spans, gate_scales: as given; a failed ticket's spans become None.
         waits: how long compute waited, per layer and phase, zeros included.
+        silent_layers: layers where no position contributed, as far as the host knows.
         gates: per layer ``[tokens, G]``, 0 where a position does not contribute.
         failures: index of a sequence -> why its rows did not come.
     """
@@ -79,11 +83,13 @@ class EngramStep:
         self.num_tokens = sum(self._lengths)
         self.waits: list[WaitStats] = []
         self.gates: dict[int, torch.Tensor] = {}
+        self.silent_layers: set[int] = set()
         self.failures: dict[int, EngramError] = {}
 
     def _check(self) -> None:
         given = (len(self.spans), len(self.gate_scales), len(self._conv_states))
-        if set(given) != {len(self._lengths)}:
+        count = len(self._lengths)
+        if given != (count, count, count):
             raise ConfigError(
                 f"spans, gate_scales and conv_states have {given} entries; "
                 f"accepted: {len(self._lengths)}, one per sequence"
@@ -104,7 +110,16 @@ class EngramStep:
         Raises:
             TierError: a ticket failed (unless failures are isolated).
         """
-        rows = self._take_rows(layer)
+        return self._pack(self._take(layer), layer)
+
+    def _pack(self, taken: Mapping[Ticket, Taken], layer: int) -> torch.Tensor:
+        whole = self._whole()
+        rows = {
+            ticket: ticket.rows(layer)[0] if each.rows is None else each.rows
+            for ticket, each in taken.items()
+        }
+        if whole is not None:
+            return rows[whole]
         parts = [
             rows[run.ticket][run.start : run.stop] if run.ticket is not None else run
             for run in self._runs
@@ -117,21 +132,30 @@ class EngramStep:
         ]
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
-    def _take_rows(self, layer: int) -> dict[Ticket, torch.Tensor]:
-        """The rows of each ticket; waits are summed per phase."""
-        rows: dict[Ticket, torch.Tensor] = {}
+    def _whole(self) -> Ticket | None:
+        """The ticket whose rows are the step's, in order; None when there is none."""
+        if len(self._runs) != 1:
+            return None
+        run = self._runs[0]
+        is_all = run.ticket is not None and run.stop - run.start == run.ticket.num_tokens
+        return run.ticket if is_all else None
+
+    def _take(self, layer: int) -> dict[Ticket, Taken]:
+        """What each ticket has; waits are summed per phase."""
+        taken: dict[Ticket, Taken] = {}
         waits: dict[Phase, float] = {}
         for ticket in _tickets(self._runs):
             try:
-                rows[ticket], wait_s = ticket.rows(layer)
+                taken[ticket] = ticket.take(layer)
             except EngramError as error:
                 if not self._isolate_failures:
                     raise
                 self._silence(ticket, error)
             else:
+                wait_s = taken[ticket].wait_s
                 waits[ticket.phase] = waits.get(ticket.phase, 0.0) + wait_s
         self.waits += [WaitStats(layer, phase, wait_s) for phase, wait_s in waits.items()]
-        return rows
+        return taken
 
     def _silence(self, ticket: Ticket, error: EngramError) -> None:
         for index, span in enumerate(self.spans):
@@ -149,10 +173,82 @@ class EngramStep:
         """
         if len(hidden) != self.num_tokens:
             raise ConfigError(f"hidden has {len(hidden)} tokens; accepted: {self.num_tokens}")
-        embeddings = self.embeddings(layer)
-        if all(span is None for span in self.spans):
+        taken = self._take(layer)
+        live = self._live(taken)
+        if live is None and any(span is not None for span in self.spans):
+            return self._apply_whole(layer, hidden, self._pack(taken, layer))
+        if live is None or live.number == 0:
+            self.silent_layers.add(layer)
             self.gates[layer] = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
             return hidden
+        embeddings = self._pack(taken, layer)
+        if live.number == self.num_tokens:
+            return self._apply_to_hits(layer, hidden, embeddings, None)
+        return self._apply_to_few(layer, hidden, embeddings, live.mask)
+
+    def _live(self, taken: Mapping[Ticket, Taken]) -> Hits | None:
+        """Tokens that contribute; None where only the whole computation can tell.
+
+        A convolution carries earlier tokens into silent ones, so it always needs the whole.
+        """
+        config = self.version.config
+        if config.conv_history:
+            return None
+        if config.min_hit_orders and any(each.hits is None for each in taken.values()):
+            return None
+        whole = self._whole()
+        if whole is not None:
+            hits = taken[whole].hits
+            return Hits(np.empty(0, dtype=np.bool_), self.num_tokens) if hits is None else hits
+        return self._packed_hits(taken)
+
+    def _packed_hits(self, taken: Mapping[Ticket, Taken]) -> Hits:
+        mask = np.zeros(self.num_tokens, dtype=np.bool_)
+        row = 0
+        for run in self._runs:
+            stop = row + run.stop - run.start
+            if run.ticket is not None:
+                hits = taken[run.ticket].hits
+                mask[row:stop] = True if hits is None else hits.mask[run.start : run.stop]
+            row = stop
+        return Hits(mask, int(np.count_nonzero(mask)))
+
+    def _apply_to_few(
+        self,
+        layer: int,
+        hidden: torch.Tensor,
+        embeddings: torch.Tensor,
+        mask: npt.NDArray[np.bool_],
+    ) -> torch.Tensor:
+        """Compute live tokens alone; the others keep their very bits."""
+        rows = torch.from_numpy(np.flatnonzero(mask)).to(hidden.device)
+        updated = self._apply_to_hits(layer, hidden[rows], embeddings[rows], rows)
+        gates = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
+        self.gates[layer] = gates.index_copy_(0, rows, self.gates[layer])
+        return hidden.index_copy(0, rows, updated)
+
+    def _apply_to_hits(
+        self,
+        layer: int,
+        hidden: torch.Tensor,
+        embeddings: torch.Tensor,
+        rows: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Compute these tokens, all of them live: the step's `rows`, or the whole step."""
+        scale = self._gate_scale(hidden.device)
+        output: EngramOutput = self.version.modules[layer](
+            hidden,
+            embeddings,
+            gate_scale=scale if scale is None or rows is None else scale[rows],
+            are_hits=True,
+        )
+        self.gates[layer] = output.gates
+        return output.hidden
+
+    def _apply_whole(
+        self, layer: int, hidden: torch.Tensor, embeddings: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute every token and let the module find out which are live."""
         enabled = self._enabled(hidden.device)
         output: EngramOutput = self.version.modules[layer](
             hidden,
@@ -170,12 +266,12 @@ class EngramStep:
 
     def _enabled(self, device: torch.device) -> torch.Tensor | None:
         """Bool ``[tokens]``, False for silent sequences; None when there are none."""
-        if all(span is not None for span in self.spans):
+        if None not in self.spans:
             return None
         return self._per_token([span is not None for span in self.spans], device)
 
     def _gate_scale(self, device: torch.device) -> torch.Tensor | None:
-        if all(scale == 1.0 for scale in self.gate_scales):
+        if self.gate_scales.count(1.0) == len(self.gate_scales):
             return None
         return self._per_token(self.gate_scales, device)
 

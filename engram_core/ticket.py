@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from engram_core.errors import ConfigError, StateError
+from engram_core.hits import HitRule, Hits
 from engram_core.lookup import ROW_ID_BYTES, Lookup
 from engram_core.memory import Int64Array, Memory
 from engram_core.staging import RowLanding
@@ -23,6 +25,14 @@ from engram_core.stats import LookupStats, Outcome, Phase
 
 # Computes the windows int64 [tokens, N], once.
 MakeWindows = Callable[[], Int64Array]
+
+
+class Taken(NamedTuple):
+    """What a layer gets from a ticket."""
+
+    rows: torch.Tensor | None  # [num_tokens, F] on the device; None when no token can contribute
+    hits: Hits | None  # tokens that can; None without a hit rule, or where the host cannot tell
+    wait_s: float
 
 
 class Ticket:
@@ -57,8 +67,9 @@ class Ticket:
         self._config = memory.config
         self._windows = _Once(make_windows)
         submitted_s = time.perf_counter()
+        rule = HitRule.of(self._config)
         self._lookups = {
-            layer: Lookup(layer, memory.tiers[layer], landing, submitted_s)
+            layer: Lookup(layer, memory.tiers[layer], landing, submitted_s, rule)
             for layer in memory.layer_ids
         }
         value_bytes = landing.dtype.itemsize * self._config.head_dim
@@ -88,16 +99,25 @@ class Ticket:
             TierError, IdRangeError: this ticket's lookup failed.
             StateError: the ticket was released. ConfigError: `layer` has no Engram.
         """
+        rows, _, wait_s = self.take(layer)
+        if rows is None:
+            rows = self._lookup(layer).take().view(self.num_tokens, -1)
+        return rows, wait_s
+
+    def take(self, layer: int) -> Taken:
+        """`rows` for compute, which needs none of a layer where no token can contribute."""
         lookup = self._lookup(layer)
         if layer in self._taken and lookup.rows is not None:
-            return lookup.rows.view(self.num_tokens, -1), 0.0
+            return Taken(lookup.rows.view(self.num_tokens, -1), lookup.hits, 0.0)
         entered_s = time.perf_counter()
         outcome = self._finish_lookup(lookup)
         self._refuse_released()
-        rows = lookup.take().view(self.num_tokens, -1)  # [tokens, F]
+        rows = None
+        if lookup.error is not None or not lookup.is_silent:
+            rows = lookup.take().view(self.num_tokens, -1)  # [tokens, F]
         wait_s = 0.0 if outcome == "hidden" else time.perf_counter() - entered_s
         self._note_taken(lookup, outcome, wait_s)
-        return rows, wait_s
+        return Taken(rows, lookup.hits, wait_s)
 
     def is_ready(self, layer: int) -> bool:
         """Whether `rows(layer)` would return without waiting or computing."""
@@ -110,8 +130,8 @@ class Ticket:
 
     def tiers(self, layer: int) -> tuple[str, ...]:
         """Names of the tiers that delivered rows of `layer`; empty while they are on their way."""
-        landed = self._lookup(layer).landed
-        return tuple(landed.report.rows_by_tier) if landed is not None else ()
+        report = self._lookup(layer).report
+        return tuple(report.rows_by_tier) if report is not None else ()
 
     def start(self, lookup: Lookup) -> bool:
         """Move a pending lookup to running for the caller, who must then call `run`."""
@@ -188,8 +208,7 @@ class Ticket:
         if lookup.layer not in self._taken and lookup.state != "failed":
             self._stats.append(lookup.stats(self.phase, "cancelled", self._config.orders))
         if lookup.state == "pending":
-            lookup.state = "cancelled"
-            lookup.done.set()
+            lookup.settle("cancelled")
 
     def _settle(self) -> None:
         with self._lock:

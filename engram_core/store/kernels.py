@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram_core import compiled
 from engram_core.errors import ConfigError, IdRangeError
 from engram_core.store.base import OUTPUT_DTYPES, RowIds
 
@@ -19,6 +20,7 @@ from engram_core.store.base import OUTPUT_DTYPES, RowIds
 _WORDS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 # torch spreads larger element-wise operations over its thread pool
 _SERIAL_ELEMENTS = 32_768
+_FEW_IDS = 192  # so many are compared in pairs faster than they are sorted
 
 
 def check_ids(row_ids: RowIds, num_rows: int) -> None:
@@ -60,6 +62,14 @@ def take_rows(words: npt.NDArray[Any], row_ids: RowIds, out: npt.NDArray[Any]) -
     np.take(words, row_ids, axis=0, out=out, mode="clip")
 
 
+def non_zero_rows(rows: torch.Tensor) -> npt.NDArray[np.bool_]:
+    """Which rows of a contiguous host tensor ``[n, d]`` have a value that is not zero."""
+    # a view without the sign bit: -0.0 is zero too
+    magnitudes = as_words(rows) << 1
+    found: npt.NDArray[np.bool_] = np.logical_or.reduce(magnitudes, axis=1, dtype=np.bool_)
+    return found
+
+
 def round_rows(payload: torch.Tensor, out: torch.Tensor) -> None:
     """Write bf16(payload) into `out`; a float32 `out` holds the bf16 value upcast exactly."""
     flat, target = payload.reshape(-1), out.view(-1)
@@ -72,5 +82,11 @@ def count_unique(row_ids: RowIds) -> int:
     """Number of different ids; sorting is many times faster here than `numpy.unique`."""
     if row_ids.size == 0:
         return 0
+    compiled_kernels = compiled.kernels()
+    if compiled_kernels is not None and row_ids.size <= _FEW_IDS:
+        try:
+            return int(compiled_kernels.count_unique(row_ids))
+        except TypeError:  # another shape or memory order than the usual one
+            pass
     ordered = np.sort(row_ids, axis=None)
     return 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))

@@ -81,14 +81,13 @@ class MemoryDesk:
             return
         version = asking[0].version
         reach = version.config.max_order
-        windows = version.hasher.ragged_windows(
-            [sequence.token_ids[-1] for sequence in asking],
-            [1] * len(asking),
-            [sequence.token_ids[-reach:-1] for sequence in asking],
-        )
+        windows = version.hasher.step_windows([each.token_ids[-reach:] for each in asking])
         ticket = self._opened().submit_step(version, windows)
+        with self._lock:
+            self._holders[ticket] = len(asking)
         for row, sequence in enumerate(asking):
-            self._hold(sequence, MemoryRows(ticket, sequence.num_tokens - 1, 1, row))
+            self.release(sequence)
+            sequence.memory_rows = MemoryRows(ticket, len(sequence.token_ids) - 1, 1, row)
 
     def release(self, sequence: Sequence) -> None:
         """Let go of the sequence's rows; a ticket that nobody holds is closed."""
@@ -96,10 +95,10 @@ class MemoryDesk:
         if rows is None:
             return
         with self._lock:
-            self._holders[rows.ticket] -= 1
-            is_last = self._holders[rows.ticket] == 0
-            if is_last:
-                del self._holders[rows.ticket]
+            left = self._holders.pop(rows.ticket) - 1
+            is_last = left == 0
+            if not is_last:
+                self._holders[rows.ticket] = left
         if is_last:
             rows.ticket.release()
             self._left_over += rows.ticket.drain_stats()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram_core.stats import LookupStats, WaitStats
-from engram_core.step import RowSpan
+from engram_core.step import EngramStep, RowSpan
 from engram_core.ticket import Ticket
 from server.engine.batch import Batch, Span
 from server.engine.memory_desk import MemoryStep
@@ -34,56 +34,89 @@ class MemoryFigures:
 
 def account(batch: Batch, memory: MemoryStep) -> MemoryFigures:
     """Add the step to its requests' usage; returns the figures of the whole step."""
+    step = memory.engram
     lookups = {ticket: ticket.drain_stats() for ticket in _tickets(memory)}
-    gates = {
-        layer: gate.float().mean(-1).cpu().numpy() for layer, gate in memory.engram.gates.items()
+    shares = {ticket: _shares(ticket, stats, step.waits) for ticket, stats in lookups.items()}
+    gates = {layer: _mean_gates(step, layer) for layer in step.gates}
+    sums = {
+        layer: _span_sums(values, batch)
+        for layer, values in gates.items()
+        if layer not in step.silent_layers
     }
-    row = 0
-    for span, rows in zip(batch.spans, memory.spans, strict=True):
-        stop = row + span.num_tokens
+    for index, (span, rows) in enumerate(zip(batch.spans, memory.spans, strict=True)):
         if rows is not None:
             usage = span.sequence.usage
-            _add_lookups(usage, rows.ticket, lookups[rows.ticket])
-            _add_waits(usage, rows.ticket, memory.engram.waits)
-            _add_gates(usage, gates, row, stop)
-        row = stop
+            _add_shares(usage, shares[rows.ticket])
+            for layer in gates:
+                entry = _layer(usage, layer)
+                entry.gate_count += span.num_tokens
+                if layer in sums:
+                    entry.gate_sum += sums[layer][index]
     flat = tuple(stats for each in lookups.values() for stats in each)
-    return MemoryFigures(flat, tuple(memory.engram.waits), gates)
+    return MemoryFigures(flat, tuple(step.waits), gates)
 
 
 def _tickets(memory: MemoryStep) -> list[Ticket]:
     return list(dict.fromkeys(rows.ticket for rows in memory.spans if rows is not None))
 
 
+def _mean_gates(step: EngramStep, layer: int) -> npt.NDArray[np.float32]:
+    """Gates ``[tokens]``, the mean over streams; silent layers ask no device."""
+    if layer in step.silent_layers:
+        return np.zeros(step.num_tokens, dtype=np.float32)
+    gates = step.gates[layer]
+    mean = gates[:, 0] if gates.shape[1] == 1 else gates.float().mean(-1)
+    values: npt.NDArray[np.float32] = mean.float().cpu().numpy()
+    return values
+
+
+def _span_sums(values: npt.NDArray[np.float32], batch: Batch) -> list[float]:
+    """The sum of each span's gates."""
+    if len(values) == len(batch.spans):
+        each: list[float] = values.tolist()
+        return each
+    sums: list[float] = []
+    row = 0
+    for span in batch.spans:
+        sums.append(float(values[row : row + span.num_tokens].sum()))
+        row += span.num_tokens
+    return sums
+
+
 def _layer(usage: dict[int, LayerUsage], layer: int) -> LayerUsage:
-    return usage.setdefault(layer, LayerUsage(layer))
+    entry = usage.get(layer)
+    if entry is None:
+        entry = usage[layer] = LayerUsage(layer)
+    return entry
 
 
-def _add_lookups(
-    usage: dict[int, LayerUsage], ticket: Ticket, lookups: Sequence[LookupStats]
-) -> None:
+def _shares(
+    ticket: Ticket, lookups: Sequence[LookupStats], waits: Sequence[WaitStats]
+) -> list[LayerUsage]:
+    """What each holder of a ticket gets added, one entry for every lookup and wait."""
     holders = ticket.num_tokens if ticket.phase == "decode" else 1
+    shares = [
+        LayerUsage(stats.layer, wait_s=stats.wait_s)
+        for stats in waits
+        if stats.phase == ticket.phase
+    ]
     for stats in lookups:
-        layer = _layer(usage, stats.layer)
         rows = stats.rows // holders
-        layer.lookup_s += stats.duration_s
-        layer.rows += rows
-        layer.unique_rows += rows if holders > 1 else stats.unique_rows
-        for tier, count in stats.rows_by_tier.items():
-            layer.rows_by_tier[tier] = layer.rows_by_tier.get(tier, 0) + count // holders
+        tiers = {tier: count // holders for tier, count in stats.rows_by_tier.items()}
+        unique = rows if holders > 1 else stats.unique_rows
+        shares.append(LayerUsage(stats.layer, stats.duration_s, 0.0, rows, unique, tiers))
+    return shares
 
 
-def _add_waits(usage: dict[int, LayerUsage], ticket: Ticket, waits: Sequence[WaitStats]) -> None:
-    for stats in waits:
-        if stats.phase == ticket.phase:
-            _layer(usage, stats.layer).wait_s += stats.wait_s
-
-
-def _add_gates(usage: dict[int, LayerUsage], gates: Gates, row: int, stop: int) -> None:
-    for layer, values in gates.items():
-        entry = _layer(usage, layer)
-        entry.gate_sum += float(values[row:stop].sum())
-        entry.gate_count += stop - row
+def _add_shares(usage: dict[int, LayerUsage], shares: Sequence[LayerUsage]) -> None:
+    for share in shares:
+        entry = _layer(usage, share.layer)
+        entry.lookup_s += share.lookup_s
+        entry.wait_s += share.wait_s
+        entry.rows += share.rows
+        entry.unique_rows += share.unique_rows
+        for tier, count in share.rows_by_tier.items():
+            entry.rows_by_tier[tier] = entry.rows_by_tier.get(tier, 0) + count
 
 
 def token_memory(

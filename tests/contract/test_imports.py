@@ -10,7 +10,7 @@ from sources import CODE, PACKAGES, ROOT, code_files, name, tree
 # external packages that only the named modules may import
 ONLY_IMPORTERS = {
     "torch_npu": {"engram_core/device.py"},
-    "numba": {"engram_core/store/kernels.py"},
+    "numba": {"engram_core/compiled.py"},
     "prometheus_client": {"server/metrics.py"},
 }
 TORCH_FREE = ("server.engine.types", "server.engine.scheduler", "server.engine.inbox")
