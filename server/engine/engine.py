@@ -37,7 +37,7 @@ from server.engine.runner import Runner
 from server.engine.sampler import Sampler
 from server.engine.scheduler import Scheduler
 from server.engine.sequence import Sequence
-from server.engine.served import make_served
+from server.engine.served import fast_statistics, make_served, speed_up_memory
 from server.engine.step_result import StepResult
 from server.engine.tuning import Tuning
 from server.engine.types import (
@@ -112,6 +112,8 @@ class Engine:
         cache = KVCache(
             self.report.shapes, num_blocks + spare, limits.block_size, model.dtype, model.device
         )
+        if version is not None:
+            speed_up_memory(served, version)
         vocabulary = Vocabulary.of(model, tokenizer)
         self.tuning = tuning
         self._limits, self._recorder, self._version = limits, recorder, version
@@ -127,7 +129,7 @@ class Engine:
             self._scheduler, cache, self._desk, self._inbox, self._responder, recorder
         )
         self._postprocess = Postprocess(
-            Sampler(vocabulary.num_ids),
+            Sampler(vocabulary.num_ids, fast_statistics(served)),
             self._responder,
             self._desk,
             self._endings,

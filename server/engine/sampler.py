@@ -8,6 +8,7 @@ model's own, before penalties and temperature. Knows no text.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from server.engine.filters import apply_filters
 from server.engine.penalties import apply_penalties, has_penalties
 from server.engine.sequence import Sequence
 from server.engine.types import SamplingParams
+
+Statistics = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _UINT53 = 1.0 / (1 << 53)
 
@@ -36,8 +39,9 @@ class Choice:
 class Sampler:
     """Chooses tokens; ids from ``num_ids`` on (padding of the vocabulary) are never chosen."""
 
-    def __init__(self, num_ids: int) -> None:
+    def __init__(self, num_ids: int, statistics: Statistics | None = None) -> None:
         self._num_ids = num_ids
+        self._statistics = statistics or row_statistics
 
     def sample(self, logits: Tensor, sequences: Rows[Sequence]) -> list[Choice | None]:
         """Choose for each row of ``logits`` [rows, vocabulary]; None where the row is not finite.
@@ -45,9 +49,9 @@ class Sampler:
         A row counts as finite when its maximum does: -inf marks impossible tokens and is fine.
         """
         scores = logits[:, : self._num_ids].float()
-        norms = torch.logsumexp(scores, -1)
+        token_ids, norms = self._statistics(scores)
         finite = torch.isfinite(norms).tolist()
-        token_ids = self._choose(scores, sequences, finite)
+        self._choose(scores, sequences, finite, token_ids)
         logprobs = scores.gather(1, token_ids.unsqueeze(1)).squeeze(1) - norms
         chosen = zip(token_ids.tolist(), logprobs.tolist(), strict=True)
         return [
@@ -57,13 +61,19 @@ class Sampler:
             for row, (pair, sequence) in enumerate(zip(chosen, sequences, strict=True))
         ]
 
-    def _choose(self, scores: Tensor, sequences: Rows[Sequence], finite: list[bool]) -> Tensor:
-        token_ids = scores.argmax(-1)
+    def _choose(
+        self, scores: Tensor, sequences: Rows[Sequence], finite: list[bool], token_ids: Tensor
+    ) -> None:
+        """Replace the most likely ids of rows that are to be drawn or penalised."""
         for row, sequence in enumerate(sequences):
             params = sequence.request.sampling
             if finite[row] and (params.do_sample or has_penalties(params)):
                 token_ids[row] = _choose_one(scores[row].clone(), sequence)
-        return token_ids
+
+
+def row_statistics(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Of float32 [rows, vocabulary]: the place of each maximum, and the log-sum-exp."""
+    return scores.argmax(-1), torch.logsumexp(scores, -1)
 
 
 def _choose_one(row: Tensor, sequence: Sequence) -> Tensor | int:

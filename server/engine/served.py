@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from engram_core.errors import ConfigError
+from engram_core.version import MemoryVersion
 from server.engine.fuse.fusing import fuse_layers
 from server.engine.fuse.report import FuseReport
 from server.engine.limits import EngineLimits
 from server.engine.linear.packing import pack_linears
 from server.engine.model_rules import refuse_by_config, refuse_windows
 from server.engine.native_report import NativeReport
+from server.engine.sampler import Statistics
 from server.engine.self_check import ModelReport, check_model
 from server.engine.tuning import Tuning
 
@@ -118,3 +120,20 @@ def _refuse_unmet(native: NativeReport, tuning: Tuning) -> None:
         )
     if tuning.deterministic and native.num_layers == 0:
         raise ConfigError(f"deterministic is on ({native.reason}); accepted here: off")
+
+
+def fast_statistics(served: ServedModel) -> Statistics | None:
+    """What the sampler asks of each row of logits, on the kernels; None: torch does it."""
+    if not served.native.num_layers:
+        return None
+    from server.engine.native.loading import native_statistics  # noqa: PLC0415 - imports numba
+
+    return native_statistics()
+
+
+def speed_up_memory(served: ServedModel, version: MemoryVersion) -> None:
+    """Let the kernels compute the memory's projections, where they compute the layers."""
+    if served.native.num_layers:
+        from server.engine.native.loading import project_natively  # noqa: PLC0415 - imports numba
+
+        project_natively(version)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engram_core.backbone import find_decoder_layers
+from engram_core.version import MemoryVersion
 from server.engine.attention_batch import AttentionBatch, PrefillPart
 from server.engine.fuse.calls import Call, record_calls
 from server.engine.fuse.fused_layer import FusedLayer
@@ -24,6 +25,7 @@ from server.engine.native.measure import measured_choice
 from server.engine.native.native_layer import NativeLayer
 from server.engine.native.native_linear import NativeLinear
 from server.engine.native.stack import LayerStack
+from server.engine.native.statistics import RowStatistics
 from server.engine.native.team import Team, default_threads, shared_team
 from server.engine.native.tile import has_pair_product
 from server.engine.native_report import NativeReport
@@ -105,6 +107,23 @@ def replace_linears(
             setattr(parent, name, native)
             replaced.append(native)
     return replaced, left
+
+
+def native_statistics() -> RowStatistics:
+    """The sampler's statistics, computed by the team."""
+    return RowStatistics(shared_team(default_threads()))
+
+
+def project_natively(version: MemoryVersion) -> None:
+    """Let the kernels compute the keys and values of a memory, in bfloat16 whatever the choice."""
+    for module in version.modules.values():
+        weight = module.kv_weight
+        if weight.dtype == torch.bfloat16 and why_not("bf16", weight.shape[1]) is None:
+            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+            linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+            if module.kv_bias is not None:
+                linear.bias = module.kv_bias
+            module.projection = NativeLinear(linear, shared_team(default_threads()), _BF16)
 
 
 @torch.inference_mode()

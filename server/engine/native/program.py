@@ -8,17 +8,17 @@ from __future__ import annotations
 from numba import carray
 
 from server.engine.native.compiling import compiled, entry
-from server.engine.native.intrinsics import memory
+from server.engine.native.intrinsics import int_pointer, memory
 from server.engine.native.layer import LANES, PANEL_BYTES, ROW_BLOCK, run_layer
 from server.engine.native.matmul import CHUNK, multiply
 from server.engine.native.records import JOB, LAYER, SHAPE, WEIGHT
 from server.engine.native.teamwork import NO_JOB, await_job, barrier, dismiss, publish, take
-from server.engine.native.vectors import add_part_bias, floats, halves, to_bf16
+from server.engine.native.vectors import add_part_bias, floats, halves, log_sum_exp, to_bf16
 
-LAYERS, PRODUCT = range(2)  # kinds of a job
+LAYERS, PRODUCT, STATISTICS = range(3)  # kinds of a job
 _TABLE_BYTES = 64
 
-__all__ = ["LAYERS", "PANEL_BYTES", "PRODUCT", "dismiss_team", "run_job", "work"]
+__all__ = ["LAYERS", "PANEL_BYTES", "PRODUCT", "STATISTICS", "dismiss_team", "run_job", "work"]
 
 
 @compiled
@@ -29,8 +29,11 @@ def _share(job, state, threads, rank):
         shape = carray(memory(job.shape), (1,), SHAPE)[0]
         for number in range(job.first_layer, job.first_layer + job.num_layers):
             run_layer(job, layers[number], shape, state, threads, scratch)
-    else:
+    elif job.kind == PRODUCT:
         _product(job, state, scratch)
+        barrier(state, threads)
+    else:
+        _statistics(job, state)
         barrier(state, threads)
 
 
@@ -62,6 +65,19 @@ def _product(job, state, scratch):
                 else:
                     to_bf16(part, kept, halves(job.result + at * 2, kept))
         first = take(state) * CHUNK
+
+
+@compiled
+def _statistics(job, state):
+    """Of each row of float32 numbers: where its maximum is, and the log of its sum of powers."""
+    size = job.num_columns
+    places = carray(int_pointer(job.result), (job.num_rows,))
+    norms = floats(job.norms, job.num_rows)
+    row = take(state)
+    while row < job.num_rows:
+        numbers = floats(job.input + row * job.row_bytes, size)
+        places[row], norms[row] = log_sum_exp(numbers, size)
+        row = take(state)
 
 
 @entry("void(int64, int64, int64)")

@@ -83,6 +83,8 @@ JOB = np.dtype(
             "result",
             "result_is_float",
             "num_columns",
+            "row_bytes",  # statistics: distance of one row from the next
+            "norms",  # statistics: address of float32 [rows]
             # scratch shared by the team
             "normed",
             "qkv",

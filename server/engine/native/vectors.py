@@ -20,6 +20,8 @@ from server.engine.native.intrinsics import (
 )
 
 LOG2_E = np.float32(1.4426950408889634)
+_MINUS_INFINITY = np.float32(-np.inf)
+_LANES = 64
 _LEAST = np.float32(-126.0)  # of a power of two in float32
 # 2^f for |f| <= 1/2, relative error below 2e-7 (Taylor of exp(f ln 2), seven terms)
 _C = [np.float32(c) for c in (
@@ -119,6 +121,36 @@ def to_bf16(x, size, out):
     """float32 -> bfloat16."""
     for i in range(size):
         out[i] = narrow(x[i])
+
+
+@compiled
+def log_sum_exp(x, size):
+    """The place of the first maximum, and log(sum(exp(x))); NaN and infinity show in the latter."""
+    top = largest(x, size)
+    place = 0
+    while place < size - 1 and x[place] != top:
+        place += 1
+    total = float32(0.0)
+    for i in range(size):
+        total += power_of_two((x[i] - top) * LOG2_E)
+    return place, top + np.log(total)
+
+
+@compiled
+def largest(x, size):
+    """The maximum of float32 numbers; those that are NaN do not count."""
+    lanes = np.full(_LANES, _MINUS_INFINITY, dtype=np.float32)
+    whole = size // _LANES * _LANES
+    for start in range(0, whole, _LANES):
+        for lane in range(_LANES):
+            number = x[start + lane]
+            lanes[lane] = number if number > lanes[lane] else lanes[lane]
+    top = _MINUS_INFINITY
+    for i in range(whole, size):
+        top = x[i] if x[i] > top else top
+    for lane in range(_LANES):
+        top = lanes[lane] if lanes[lane] > top else top
+    return top
 
 
 @compiled

@@ -135,12 +135,12 @@ def test_kernels_that_do_not_fit_are_refused_with_the_reason():
             assert reason in client.engine.native.reason
             assert client.engine.num_packed > 0
         with (
-            pytest.raises(ConfigError, match=f'kernels is "native".*{reason}'),
+            pytest.raises(ConfigError, match=rf'kernels is "native".*{reason}'),
             running(make(**change), tuning=NATIVE, **LIMITS),
         ):
             pass
     with (
-        pytest.raises(ConfigError, match="deterministic is on.*float32"),
+        pytest.raises(ConfigError, match=r"deterministic is on.*float32"),
         running(make().float(), tuning=Tuning(deterministic=True), **LIMITS),
     ):
         pass
