@@ -19,7 +19,7 @@ from engram_core.version import MemoryVersion
 from server.config import Settings
 from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
-from server.engine.linear.packing import pack_linears
+from server.engine.linear.packing import pack_linears, pack_projection
 from server.engine.types import Recorder
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
@@ -135,6 +135,7 @@ def _attach(
 ) -> Prefetcher:
     for module in version.modules.values():
         module.to(device.torch_device, model.dtype)
+        pack_projection(module)
     attach(model, version)
     return Prefetcher(
         device,
