@@ -6,7 +6,6 @@ lookup knows that from ids or rows in host memory, before compute and without as
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,11 +36,6 @@ class HitRule:
         needed = [order in config.min_hit_orders for order in config.orders]
         self._needed = np.repeat(np.array(needed, dtype=np.bool_), config.num_heads)  # [columns]
 
-    @classmethod
-    def of(cls, config: EngramConfig) -> HitRule | None:
-        """The rule of a configuration, made once; None when every token contributes."""
-        return _rule(config) if config.min_hit_orders else None
-
     def of_ids(self, tier: Tier, row_ids: RowIds) -> Hits | None:
         """The hits of ids ``[tokens, columns]``; None where a tier must gather to know."""
         return Hits(*tier.hits(row_ids, self._needed)) if isinstance(tier, SparseTier) else None
@@ -51,8 +45,3 @@ class HitRule:
         written = non_zero_rows(rows).reshape(-1, len(self._needed))  # [tokens, columns]
         mask = np.logical_and.reduce(written[:, self._needed], axis=1)
         return Hits(mask, int(np.count_nonzero(mask)))
-
-
-@lru_cache
-def _rule(config: EngramConfig) -> HitRule:
-    return HitRule(config)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram_core.config import EngramConfig
+from engram_core.hits import HitRule
 from engram_core.store.base import Tier
 
 Int64Array = npt.NDArray[np.int64]
@@ -37,6 +38,10 @@ class Memory(Protocol):
     @property
     def config(self) -> EngramConfig:
         """The algorithm's constants."""
+
+    @property
+    def hit_rule(self) -> HitRule | None:
+        """Which tokens can contribute; None when all can."""
 
     @property
     def hasher(self) -> Hasher:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -179,7 +180,7 @@ class EngramStep:
             return self._apply_whole(layer, hidden, self._pack(taken, layer))
         if live is None or live.number == 0:
             self.silent_layers.add(layer)
-            self.gates[layer] = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
+            self.gates[layer] = _zero_gates(len(hidden), hidden.shape[1], hidden.device)
             return hidden
         embeddings = self._pack(taken, layer)
         if live.number == self.num_tokens:
@@ -292,6 +293,13 @@ def _merge(lengths: Sequence[int], spans: Sequence[RowSpan | None]) -> list[_Run
         else:
             runs.append(_Run(ticket, start, start + length))
     return runs
+
+
+@lru_cache(maxsize=64)
+def _zero_gates(tokens: int, streams: int, device: torch.device) -> torch.Tensor:
+    """What silent layers share; nobody writes to it."""
+    with torch.inference_mode(False):
+        return torch.zeros(tokens, streams, device=device)
 
 
 def _tickets(runs: Sequence[_Run]) -> Iterator[Ticket]:

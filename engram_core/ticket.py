@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from engram_core.errors import ConfigError, StateError
-from engram_core.hits import HitRule, Hits
+from engram_core.hits import Hits
 from engram_core.lookup import ROW_ID_BYTES, Lookup
 from engram_core.memory import Int64Array, Memory
 from engram_core.staging import RowLanding
@@ -67,9 +67,8 @@ class Ticket:
         self._config = memory.config
         self._windows = _Once(make_windows)
         submitted_s = time.perf_counter()
-        rule = HitRule.of(self._config)
         self._lookups = {
-            layer: Lookup(layer, memory.tiers[layer], landing, submitted_s, rule)
+            layer: Lookup(layer, memory.tiers[layer], landing, submitted_s, memory.hit_rule)
             for layer in memory.layer_ids
         }
         value_bytes = landing.dtype.itemsize * self._config.head_dim

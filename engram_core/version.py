@@ -17,6 +17,7 @@ from typing import Self
 from engram_core.config import EngramConfig
 from engram_core.errors import ConfigError, StateError
 from engram_core.hashing import NgramHasher
+from engram_core.hits import HitRule
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
 from engram_core.store.base import Tier
@@ -34,6 +35,7 @@ class MemoryVersion:
         on_last_release: called once, on the thread that gives the last reference back.
 
     Attributes:
+        hit_rule: which tokens can contribute; None when all can.
         id: hexadecimal name derived from configuration, constants, class map and content.
     """
 
@@ -50,6 +52,7 @@ class MemoryVersion:
         self.hasher = hasher
         self.layout: HashLayout = hasher.layout
         self.config: EngramConfig = hasher.layout.config
+        self.hit_rule = HitRule(self.config) if self.config.min_hit_orders else None
         self.compressor_fingerprint = compressor_fingerprint
         self.layer_ids = tuple(sorted(self.config.layer_ids))  # the order compute meets them in
         _check_layers(self.layout, tiers, modules)

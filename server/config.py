@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         ge=1.1,
         le=1000,
         description="How many times longer a step may take for the sake of prompts while "
-        "requests generate.",
+        "requests generate; longer while more wait for their first token than generate.",
     )
     prefix_cache: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
         default="on", description="Start a request with what an earlier one has computed."

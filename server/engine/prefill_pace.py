@@ -21,8 +21,8 @@ class PrefillPace:
     """Turns a bound on the time between tokens into a budget of prompt tokens.
 
     Args:
-        max_slowdown: a mixed step may take so many times as long as one that only generates;
-            None: no bound.
+        max_slowdown: a mixed step may take so many times as long as one that only generates,
+            and longer only while more sequences wait than generate; None: no bound.
     """
 
     def __init__(self, max_slowdown: float | None) -> None:
@@ -32,17 +32,19 @@ class PrefillPace:
         self._token_s: float | None = None  # what a prompt token adds
         self._mixed_steps = 0
 
-    def budget(self, num_decodes: int) -> int | None:
+    def budget(self, num_decodes: int, num_prefills: int = 1) -> int | None:
         """Prompt tokens beside ``num_decodes`` generating sequences; None: no bound.
 
-        0 asks for a step that only generates, because there is nothing to compare with yet.
+        When more sequences wait for their first token than generate, what the prompts may add
+        grows in the same proportion: few do not hold up many. 0 asks for a step that only
+        generates, because there is nothing to compare with yet.
         """
         if not self._is_bounded or num_decodes == 0:
             return None
         known = self._decode_s.get(_size_class(num_decodes))
         if not known or self._mixed_steps >= PROBE_STEPS:
             return 0
-        return self._affordable(median(known))
+        return self._affordable(median(known), max(1.0, num_prefills / num_decodes))
 
     def note(self, num_decodes: int, num_prefill_tokens: int, duration_s: float) -> None:
         """Learn from a step; every step must be told."""
@@ -64,11 +66,11 @@ class PrefillPace:
         added_s = max(duration_s - decode_s, self._share * decode_s / 2)
         self._token_s = _blend(self._token_s, added_s / num_tokens)
 
-    def _affordable(self, decode_s: float) -> int:
+    def _affordable(self, decode_s: float, weight: float = 1.0) -> int:
         """Prompt tokens that add no more than they may to a step of ``decode_s``."""
         if self._token_s is None:
             return MIN_TOKENS
-        return max(MIN_TOKENS, int(self._share * decode_s / self._token_s))
+        return max(MIN_TOKENS, int(weight * self._share * decode_s / self._token_s))
 
 
 def _size_class(num_decodes: int) -> int:

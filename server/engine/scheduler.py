@@ -116,13 +116,18 @@ class Scheduler:
     def _plan(self, version: Any, preempted: list[Sequence]) -> Batch | None:
         decodes = self._plan_decodes(version, preempted)
         budget = self.limits.max_num_batched_tokens - len(decodes)
-        allowed = self._pace.budget(len(decodes))
+        allowed = self._pace.budget(len(decodes), self._num_prefills(len(decodes)))
         if allowed is not None:
             budget = min(budget, allowed)
         prefills = self._plan_prefills(version, budget, may_admit=not preempted)
         if not decodes and not prefills:
             return None
         return Batch((*decodes, *prefills), len(decodes), tuple(preempted))
+
+    def _num_prefills(self, num_decodes: int) -> int:
+        """Sequences without a first token that have or could have a place."""
+        started = len(self.running) - num_decodes
+        return started + min(len(self.waiting), self.limits.max_num_seqs - len(self.running))
 
     def _plan_decodes(self, version: Any, preempted: list[Sequence]) -> list[Span]:
         spans: list[Span] = []

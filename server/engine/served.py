@@ -18,7 +18,7 @@ from engram_core.version import MemoryVersion
 from server.engine.fuse.fusing import fuse_layers
 from server.engine.fuse.report import FuseReport
 from server.engine.limits import EngineLimits
-from server.engine.linear.packing import pack_linears
+from server.engine.linear.packing import pack_linears, pack_projection
 from server.engine.model_rules import refuse_by_config, refuse_windows
 from server.engine.native_report import NativeReport
 from server.engine.sampler import Statistics
@@ -132,8 +132,11 @@ def fast_statistics(served: ServedModel) -> Statistics | None:
 
 
 def speed_up_memory(served: ServedModel, version: MemoryVersion) -> None:
-    """Let the kernels compute the memory's projections, where they compute the layers."""
+    """Give the memory's projections the kernels that compute the layers."""
     if served.native.num_layers:
         from server.engine.native.loading import project_natively  # noqa: PLC0415 - imports numba
 
         project_natively(version)
+        return
+    for module in version.modules.values():
+        pack_projection(module)

@@ -1,5 +1,6 @@
 """EngramStep: packed order, silent sequences, waits, the hit rule and isolated failures."""
 
+import numpy as np
 import pytest
 import torch
 from fakes.tiers import FaultyTier
@@ -14,6 +15,7 @@ from engram_core.errors import ConfigError, TierError
 from engram_core.prefetch import Prefetcher
 from engram_core.simulated import SimulatedDevice
 from engram_core.step import EngramStep, RowSpan
+from engram_core.store.sparse import SparseTier
 
 PROMPT = [1, 2, 3, 4, 5, 6]
 
@@ -201,3 +203,72 @@ def test_contradictions_are_refused(prefetcher):
         EngramStep(other, [6], [whole(ticket)])
     with pytest.raises(ConfigError, match="hidden has 5 tokens; accepted: 6"):
         EngramStep(memory, [6], [whole(ticket)]).apply(1, hidden_states(5))
+
+
+def sparse(layer, tier):
+    """The tier's odd rows; the others were never written."""
+    ids = np.arange(1, tier.num_rows, 2)
+    rows = torch.empty(len(ids), tier.row_dim)
+    tier.gather(ids, rows)
+    return SparseTier(ids, rows, tier.num_rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wrap", [None, sparse])
+def test_live_positions_alone_equal_the_whole_computation(prefetcher, wrap, dtype):
+    def rows(layer, n, d):
+        return (torch.arange(n) % 2)[:, None] * torch.randn(
+            n, d, generator=torch.Generator().manual_seed(3)
+        )
+
+    memory = small_memory(min_hit_orders=(2,), rows=rows, wrap=wrap)
+    for module in memory.modules.values():
+        module.to(dtype)
+    ids = [(7 * i) % 64 for i in range(30)]
+    spans = [whole(prefetcher.submit_prompt(memory, ids)), None]
+    hidden = hidden_states(60).to(dtype)
+    hidden[:, :, 0] = -0.0
+    step = EngramStep(memory, [30, 30], spans, [0.5, 1.0])
+    with torch.inference_mode():
+        found = step.apply(1, hidden)
+        embeddings = step.embeddings(1)
+        enabled = torch.arange(60) < 30
+        expected = memory.modules[1](
+            hidden, embeddings, live=enabled, gate_scale=1.0 - 0.5 * enabled
+        )
+    silent = expected.gates[:, 0] == 0
+    assert 0 < int((~silent).sum()) < 30
+    tolerance = {"atol": 1e-5, "rtol": 2**-7 if dtype == torch.bfloat16 else 1e-5}
+    torch.testing.assert_close(found, expected.hidden, **tolerance)
+    torch.testing.assert_close(step.gates[1], expected.gates)
+    integers = torch.int16 if dtype == torch.bfloat16 else torch.int32
+    assert torch.equal(found[silent].view(integers), hidden[silent].view(integers))
+
+
+@pytest.mark.parametrize("wrap", [None, sparse])
+def test_a_step_without_hits_projects_nothing_and_keeps_every_bit(prefetcher, wrap):
+    memory = small_memory(min_hit_orders=(3,), rows=lambda _, n, d: torch.zeros(n, d), wrap=wrap)
+    projected = []
+    memory.modules[1].projection = projected.append
+    ticket = prefetcher.submit_prompt(memory, PROMPT)
+    step = EngramStep(memory, [6], [whole(ticket)])
+    hidden = torch.full((6, 1, 8), -0.0)
+    found = step.apply(1, hidden)
+    assert not projected
+    assert torch.equal(found.view(torch.int32), hidden.view(torch.int32))
+    assert torch.equal(step.gates[1], torch.zeros(6, 1))
+    assert step.silent_layers == {1}
+    assert [(w.layer, w.phase) for w in step.waits] == [(1, "prefill")]
+    assert torch.equal(ticket.rows(1)[0], torch.zeros(6, 16))  # whoever wants to see them can
+    ticket.release()
+
+
+def test_a_projection_takes_the_place_of_the_product(prefetcher):
+    memory = small_memory()
+    module, hidden = memory.modules[1], hidden_states(6)
+    span = whole(prefetcher.submit_prompt(memory, PROMPT))
+    expected = EngramStep(memory, [6], [span]).apply(1, hidden)
+    weight = module.kv_weight.clone()
+    module.projection = lambda rows: rows @ weight.T
+    module.kv_weight.zero_()
+    torch.testing.assert_close(EngramStep(memory, [6], [span]).apply(1, hidden), expected)

@@ -6,7 +6,18 @@ from collections import Counter
 
 from torch import nn
 
+from engram_core.module import EngramModule
 from server.engine.linear.packed import PackedLinear, can_pack
+
+
+def pack_projection(module: EngramModule) -> None:
+    """Let a memory's module multiply with a packed copy of its weight, where that is faster."""
+    rows, width = module.kv_weight.shape
+    linear = nn.Linear(width, rows, bias=module.kv_bias is not None, device="meta")
+    linear.weight = module.kv_weight
+    linear.register_parameter("bias", module.kv_bias)
+    if can_pack(linear):
+        module.projection = PackedLinear(linear)
 
 
 def pack_linears(model: nn.Module) -> int:

@@ -6,8 +6,10 @@ from engines import random_prompt, running
 from models import tiny_llama
 from torch import nn
 
+from engram_core.config import EngramConfig
+from engram_core.module import EngramModule
 from server.engine.linear.packed import PackedLinear, can_pack
-from server.engine.linear.packing import pack_linears
+from server.engine.linear.packing import pack_linears, pack_projection
 
 pytestmark = pytest.mark.skipif(
     not can_pack(nn.Linear(8, 8).bfloat16()), reason="no packed bfloat16 product on this processor"
@@ -51,3 +53,19 @@ def test_an_engine_serves_the_packed_model():
     first = [stream.tokens[0].token.logprob for stream in (found, expected)]
     assert first[0] == pytest.approx(first[1], abs=0.1)
     assert found.end.generated_tokens == 8
+
+
+def test_a_memory_multiplies_with_a_packed_copy():
+    config = EngramConfig(
+        form="demo", layer_ids=(0,), orders=(2,), num_heads=2, rows_per_head=(53,), head_dim=16,
+        hidden_size=32,
+    )  # fmt: skip
+    module = EngramModule(config, 0, dtype=torch.bfloat16).requires_grad_(False)
+    module.kv_weight.normal_()
+    module.kv_bias.normal_()
+    x = torch.randn(5, 32).bfloat16()
+    names = list(module.state_dict())
+    pack_projection(module)
+    expected = nn.functional.linear(x, module.kv_weight, module.kv_bias)
+    torch.testing.assert_close(module.projection(x), expected, atol=0.1, rtol=0.02)
+    assert list(module.state_dict()) == names
