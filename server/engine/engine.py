@@ -104,7 +104,7 @@ class Engine:
         if version is not None and prefetcher is None:
             raise ConfigError("prefetcher is None; accepted: a Prefetcher, since there is a memory")
         model.eval()
-        served = make_served(model, limits, tuning)
+        served = make_served(model, limits, tuning, device)
         self.report, self.fused = served.report, served.fused
         self.num_packed, self.native = served.num_packed, served.native
         num_blocks = plan_blocks(self.report.shapes, model.dtype, limits)

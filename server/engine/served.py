@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from engram_core.device import Device
 from engram_core.errors import ConfigError
 from engram_core.version import MemoryVersion
 from server.engine.fuse.fusing import fuse_layers
@@ -48,7 +49,9 @@ class ServedModel:
     tuning: Tuning
 
 
-def make_served(model: Any, limits: EngineLimits, tuning: Tuning) -> ServedModel:
+def make_served(
+    model: Any, limits: EngineLimits, tuning: Tuning, device: Device | None = None
+) -> ServedModel:
     """Check the model and prepare it, in place.
 
     Raises:
@@ -61,7 +64,7 @@ def make_served(model: Any, limits: EngineLimits, tuning: Tuning) -> ServedModel
         return before
     report = check_model(model, limits.max_model_len)
     fused = fuse_layers(model, report)
-    native = _go_native(model, report, limits, tuning)
+    native = _go_native(model, report, limits, tuning, device)
     is_native = native.num_layers + native.num_linears > 0
     served = ServedModel(report, fused, native, 0 if is_native else pack_linears(model), tuning)
     if fused.num_fused or is_native:
@@ -82,10 +85,14 @@ def _check_again(model: Any, before: ServedModel, limits: EngineLimits, tuning: 
 
 
 def _go_native(
-    model: Any, report: ModelReport, limits: EngineLimits, tuning: Tuning
+    model: Any,
+    report: ModelReport,
+    limits: EngineLimits,
+    tuning: Tuning,
+    device: Device | None,
 ) -> NativeReport:
     """Move the model to compiled kernels where they are wanted and right."""
-    reason = _why_torch(model, tuning)
+    reason = _why_torch(model, tuning, device)
     if reason is None:
         from server.engine.native.loading import go_native  # noqa: PLC0415 - imports numba
 
@@ -97,12 +104,13 @@ def _go_native(
     return native
 
 
-def _why_torch(model: Any, tuning: Tuning) -> str | None:
+def _why_torch(model: Any, tuning: Tuning, device: Device | None) -> str | None:
     """Why torch's own kernels compute the model; None when compiled ones may."""
     if tuning.kernels == "torch":
         return "torch: chosen by the setting kernels"
-    if torch.device(model.device).type != "cpu":
-        return f"torch: the model runs on {model.device}"
+    name = "cpu" if device is None else device.name
+    if name != "cpu" or torch.device(model.device).type != "cpu":
+        return f"torch: the model runs on {name if name != 'cpu' else model.device}"
     if tuning.quantize == "none" and model.dtype != torch.bfloat16:
         return f"torch: the weights are {str(model.dtype).removeprefix('torch.')}, not bfloat16"
     return None if find_spec("numba") else "torch: numba is not installed"

@@ -26,7 +26,8 @@ for name in {BLOCKED}:
 import engram_core, server.engine, benchmarks.gpu_check
 for package in (engram_core, server.engine):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
+        if not module.name.startswith("server.engine.native."):  # compiled kernels are for CPUs
+            importlib.import_module(module.name)
 """
 
 

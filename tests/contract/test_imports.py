@@ -10,7 +10,6 @@ from sources import CODE, PACKAGES, ROOT, code_files, name, tree
 # external packages that only the named modules may import
 ONLY_IMPORTERS = {
     "torch_npu": {"engram_core/device.py"},
-    "numba": {"engram_core/compiled.py"},
     "prometheus_client": {"server/metrics.py"},
 }
 TORCH_FREE = ("server.engine.types", "server.engine.scheduler", "server.engine.inbox")
@@ -37,6 +36,12 @@ def test_module_runs_without_torch(module: str) -> None:
 def test_package_has_one_importer(package: str) -> None:
     importers = {name(p) for p in code_files(*PACKAGES) if package in _imported_packages(p)}
     assert importers <= ONLY_IMPORTERS[package]
+
+
+def test_compiled_code_has_its_places() -> None:
+    importers = {name(p) for p in code_files(*PACKAGES) if "numba" in _imported_packages(p)}
+    kernels = {p for p in importers if p.startswith("server/engine/native/")}
+    assert importers - kernels == {"engram_core/compiled.py"}
 
 
 def test_core_imports_transformers_only_to_splice_and_to_train() -> None:

@@ -13,11 +13,14 @@ from engram_core.errors import ConfigError, UnsupportedModelError
 from server.engine.fuse.fused_layer import FusedLayer
 from server.engine.fuse.fusing import fuse_layers
 from server.engine.fuse.report import FuseReport
+from server.engine.limits import EngineLimits
 from server.engine.linear.packed import PackedLinear, can_pack
 from server.engine.self_check import check_model
 from server.engine.served import make_served
+from server.engine.tuning import Tuning
 
 MAX_MODEL_LEN = 64
+TORCH = Tuning(kernels="torch")
 
 
 def fuse(model):
@@ -208,13 +211,17 @@ def test_a_mask_is_refused():
         )  # fmt: skip
 
 
+def limits(max_model_len):
+    return EngineLimits(max_model_len=max_model_len)
+
+
 def test_a_served_model_is_remembered_and_its_length_still_checked():
     model = tiny_llama()
-    served = make_served(model, 128)
+    served = make_served(model, limits(128), TORCH)
     assert served.fused.num_fused == 4
-    assert make_served(model, 256) == served
+    assert make_served(model, limits(256), TORCH) == served
     with pytest.raises(ConfigError, match="max_model_len is 300; accepted: at most 256"):
-        make_served(model, 300)
+        make_served(model, limits(300), TORCH)
 
 
 @pytest.mark.skipif(
@@ -222,7 +229,7 @@ def test_a_served_model_is_remembered_and_its_length_still_checked():
 )
 def test_fused_weights_are_packed():
     model = tiny_llama().bfloat16()
-    assert make_served(model, 128).num_packed == 4 * 4 + 1
+    assert make_served(model, limits(128), TORCH).num_packed == 4 * 4 + 1
     layer = model.model.layers[0]
     for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
         assert type(linear) is PackedLinear
