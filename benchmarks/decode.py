@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--engram", default="auto", help="artefact, as for engram-server serve")
     add("--dtype", default="bfloat16", help="number format of the weights")
     add("--context", type=int, default=128, help="prompt tokens when decoding")
-    add("--new-tokens", type=int, default=48, help="tokens decoded per sequence")
+    add("--new-tokens", type=int, default=128, help="tokens decoded per sequence")
     add("--prefill-tokens", type=int, default=512, help="prompt of the prefill row")
     add("--threads", type=int, default=2, help="threads that compute, of each contender")
     add("--llama-cpp", type=Path, default=LIBRARIES, help="folder of llama.cpp's libraries")

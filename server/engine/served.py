@@ -94,6 +94,7 @@ def _go_native(
     """Move the model to compiled kernels where they are wanted and right."""
     reason = _why_torch(model, tuning, device)
     if reason is None:
+        _log.info("loading compiled kernels; the first time they are compiled, for half a minute")
         from server.engine.native.loading import go_native  # noqa: PLC0415 - imports numba
 
         native = go_native(model, report, limits.block_size, tuning)

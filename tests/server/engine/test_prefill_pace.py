@@ -61,6 +61,13 @@ def test_generating_alone_is_measured_again_and_per_size_of_batch():
     assert pace.budget(4) == 0
 
 
+def test_few_do_not_hold_up_many():
+    pace = PrefillPace(2.0)
+    run(pace, 40, decode_s=0.03, token_s=0.001, num_decodes=4)
+    assert pace.budget(4, num_prefills=4) == pace.budget(4)
+    assert pace.budget(4, num_prefills=12) == pytest.approx(3 * pace.budget(4), abs=3)
+
+
 def test_one_quick_step_opens_no_flood():
     pace = PrefillPace(2.0)
     run(pace, 40, decode_s=0.03, token_s=0.001)

@@ -81,6 +81,23 @@ def test_an_answers_bits_do_not_depend_on_how_its_prompt_was_cut(chunk):
         assert [told(client.generate(prompt, 12)) for prompt in PROMPTS] == whole  # known prefixes
 
 
+def test_an_answers_bits_do_not_depend_on_its_mates_with_a_memory():
+    model = make()
+    version = random_memory(model, layer_ids=(1, 3))
+    for module in version.modules.values():
+        module.to(dtype=torch.bfloat16)
+    prefetcher = Prefetcher(CpuDevice(), dtype=torch.bfloat16)
+    settings = {"version": version, "prefetcher": prefetcher, "prefix_cache": False, **LIMITS}
+    with (
+        attach(model, version),
+        running(model, tuning=Tuning(deterministic=True), **settings) as client,
+    ):
+        alone = [told(client.generate(prompt, 16)) for prompt in PROMPTS]
+        streams = [client.submit(prompt, 16) for prompt in PROMPTS]
+        assert [told(stream.wait()) for stream in streams] == alone
+    prefetcher.close()
+
+
 def told(stream):
     """An answer's tokens with the exact log-probabilities."""
     return [(event.token.id, event.token.logprob) for event in stream.tokens]
