@@ -76,6 +76,11 @@ class EngramModule(nn.Module):
         self.conv_weight = parameter(streams * dim, config.kernel_size) if has_conv else None
         self.conv_norm = parameter(streams, dim, fill=1.0) if has_conv else None
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.kv_weight.device
+
     def forward(
         self,
         hidden: torch.Tensor,

@@ -76,6 +76,10 @@ class PlainStep:
     history: np.ndarray[Any, Any]  # [batch, earlier tokens]
     states: list[dict[int, ConvState | None]]
 
+    def is_silent(self, layer: int) -> bool:
+        """Never known before `apply` has looked."""
+        return False
+
     def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """The hidden state ``[tokens, 1, D]`` with the memory of `layer` added."""
         batch, length = self.input_ids.shape

@@ -27,6 +27,9 @@ class Step(Protocol):
     def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """The hidden state ``[tokens, G, D]`` with the memory of `layer` added."""
 
+    def is_silent(self, layer: int) -> bool:
+        """Whether `apply` is known to change nothing and need not be called; never waits."""
+
 
 class Splice:
     """A memory attached to a model; `detach` leaves the model as it was.
@@ -44,7 +47,7 @@ class Splice:
         ]
         for layer in version.config.layer_ids:
             self._handles.append(
-                layers[layer].register_forward_pre_hook(_layer_hook(layer), with_kwargs=True)
+                layers[layer].register_forward_pre_hook(_LayerHook(layer), with_kwargs=True)
             )
 
     def detach(self) -> None:
@@ -91,18 +94,25 @@ def attach(model: nn.Module, version: MemoryVersion) -> Splice:
     return Splice(model, version)
 
 
-def _layer_hook(layer: int) -> Any:
-    def hook(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+class _LayerHook:
+    """Adds the memory of one layer to the hidden state that the layer is given."""
+
+    def __init__(self, layer: int) -> None:
+        self._layer = layer
+
+    def is_idle(self, kwargs: dict[str, Any]) -> bool:
+        """Whether a call with these keywords would change nothing; never waits."""
         step = kwargs.get(STEP_KEY)
-        if step is None:
-            return None  # a step without memory
+        return step is None or bool(step.is_silent(self._layer))
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self.is_idle(kwargs):
+            return None
         hidden = args[0] if args else kwargs["hidden_states"]
         flat = hidden.reshape(-1, 1, hidden.shape[-1])  # [tokens, G = 1, D]
-        updated = step.apply(layer, flat).view_as(hidden)
+        updated = kwargs[STEP_KEY].apply(self._layer, flat).view_as(hidden)
         if args:
             return (updated, *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": updated}
-
-    return hook

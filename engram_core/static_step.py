@@ -90,6 +90,10 @@ class StaticStep:
         updated = (hidden.float() + delta * self._gate_scales[:, None, None]).to(hidden.dtype)
         return torch.where(self._live[:, None, None], updated, hidden)
 
+    def is_silent(self, layer: int) -> bool:
+        """Never: a graph computes the whole of every layer."""
+        return False
+
     def finish(self, step: EngramStep) -> None:
         """Give `step` its gates, and its sequences' convolution states their newest inputs."""
         for layer, gates in self._gates.items():

@@ -85,6 +85,7 @@ class EngramStep:
         self.waits: list[WaitStats] = []
         self.gates: dict[int, torch.Tensor] = {}
         self.silent_layers: set[int] = set()
+        self._taken: dict[int, dict[Ticket, Taken]] = {}  # by `is_silent`, for `apply`
         self.failures: dict[int, EngramError] = {}
 
     def _check(self) -> None:
@@ -165,6 +166,31 @@ class EngramStep:
                 self.failures[index] = error
         self._runs = _merge(self._lengths, self.spans)
 
+    def is_silent(self, layer: int) -> bool:
+        """Whether no position contributes in `layer`, as far as that is known without waiting.
+
+        Then `apply` need not be called. Rows that no worker was asked for are looked up here.
+        """
+        if layer in self.silent_layers:
+            return True
+        if layer in self._taken or not all(each.can_tell(layer) for each in _tickets(self._runs)):
+            return False
+        try:
+            taken = self._taken[layer] = self._take(layer)
+        except EngramError:  # `apply` meets it again, where it belongs
+            return False
+        live = self._live(taken)
+        has_memory = any(span is not None for span in self.spans)
+        if (live is None and has_memory) or (live is not None and live.number):
+            return False
+        self._note_silent(layer)
+        return True
+
+    def _note_silent(self, layer: int) -> None:
+        self.silent_layers.add(layer)
+        streams, device = self.version.config.num_streams, self.version.modules[layer].device
+        self.gates[layer] = _zero_gates(self.num_tokens, streams, device)
+
     def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Add the memory of `layer` to `hidden` ``[tokens, G, D]``, and keep the gates.
 
@@ -174,13 +200,14 @@ class EngramStep:
         """
         if len(hidden) != self.num_tokens:
             raise ConfigError(f"hidden has {len(hidden)} tokens; accepted: {self.num_tokens}")
-        taken = self._take(layer)
+        taken = self._taken.pop(layer, None)
+        if taken is None:
+            taken = self._take(layer)
         live = self._live(taken)
         if live is None and any(span is not None for span in self.spans):
             return self._apply_whole(layer, hidden, self._pack(taken, layer))
         if live is None or live.number == 0:
-            self.silent_layers.add(layer)
-            self.gates[layer] = _zero_gates(len(hidden), hidden.shape[1], hidden.device)
+            self._note_silent(layer)
             return hidden
         embeddings = self._pack(taken, layer)
         if live.number == self.num_tokens:

@@ -122,6 +122,11 @@ class Ticket:
         """Whether `rows(layer)` would return without waiting or computing."""
         return self._lookup(layer).has_landed()
 
+    def can_tell(self, layer: int) -> bool:
+        """Whether `take` would neither wait nor do what a worker is about to do."""
+        lookup = self._lookup(layer)
+        return lookup.has_landed() or (lookup.state == "pending" and not self.handed_off)
+
     def row_ids(self, layer: int) -> npt.NDArray[np.int64]:
         """Absolute rows that each token reads in `layer`: int64 ``[num_tokens, columns]``."""
         row_ids = self._lookup(layer).row_ids

@@ -22,6 +22,7 @@ from server.engine.engine import Engine
 from server.engine.limits import EngineLimits
 from server.engine.tuning import Tuning
 from server.engine.types import Recorder
+from server.heap import give_back_freed_memory
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
 from server.runtime import Backend, Progress
@@ -39,7 +40,9 @@ def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> 
     device = make_device(settings.device)
     memory_config = MemoryConfig.from_dict(settings.engram_config or {})
     loaded = load(settings, progress)
-    return assemble(settings, loaded, device, memory_config, recorder)
+    backend = assemble(settings, loaded, device, memory_config, recorder)
+    give_back_freed_memory()
+    return backend
 
 
 def assemble(

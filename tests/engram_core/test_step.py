@@ -1,5 +1,7 @@
 """EngramStep: packed order, silent sequences, waits, the hit rule and isolated failures."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from engram_core.errors import ConfigError, TierError
 from engram_core.prefetch import Prefetcher
 from engram_core.simulated import SimulatedDevice
 from engram_core.step import EngramStep, RowSpan
+from engram_core.store.host import HostTier
 from engram_core.store.sparse import SparseTier
 
 PROMPT = [1, 2, 3, 4, 5, 6]
@@ -272,3 +275,47 @@ def test_a_projection_takes_the_place_of_the_product(prefetcher):
     module.projection = lambda rows: rows @ weight.T
     module.kv_weight.zero_()
     torch.testing.assert_close(EngramStep(memory, [6], [span]).apply(1, hidden), expected)
+
+
+def test_silence_is_known_before_the_layer_where_nobody_has_to_wait():
+    memory = small_memory(min_hit_orders=(3,), rows=lambda _, n, d: torch.zeros(n, d), wrap=sparse)
+    inline = Prefetcher(CpuDevice(), enabled=False)
+    step = EngramStep(memory, [6], [whole(inline.submit_prompt(memory, PROMPT))])
+    assert step.is_silent(1)
+    assert step.is_silent(1)
+    assert step.silent_layers == {1}
+    assert torch.equal(step.gates[1], torch.zeros(6, 1))
+    assert [(w.layer, w.phase) for w in step.waits] == [(1, "prefill")]
+    inline.close()
+
+
+def test_a_layer_that_speaks_is_asked_once():
+    memory = small_memory()
+    inline = Prefetcher(CpuDevice(), enabled=False)
+    span = whole(inline.submit_prompt(memory, PROMPT))
+    step, hidden = EngramStep(memory, [6], [span]), hidden_states(6)
+    assert not step.is_silent(1)
+    assert not step.is_silent(1)
+    assert torch.equal(step.apply(1, hidden), EngramStep(memory, [6], [span]).apply(1, hidden))
+    assert len(step.waits) == 1
+    inline.close()
+
+
+def test_nobody_is_asked_while_rows_are_under_way():
+    gate = threading.Event()
+
+    class Slow(HostTier):
+        def gather(self, row_ids, out):
+            gate.wait(30)
+            return super().gather(row_ids, out)
+
+    memory = small_memory(wrap=lambda _, tier: Slow(torch.zeros(tier.num_rows, tier.row_dim)))
+    ahead = Prefetcher(CpuDevice(), cores=CpuCores(2, "test"))
+    ticket = ahead.submit_prompt(memory, PROMPT)
+    step = EngramStep(memory, [6], [whole(ticket)])
+    assert not step.is_silent(1)
+    assert step.waits == []
+    gate.set()
+    step.apply(1, hidden_states(6))
+    assert len(step.waits) == 1
+    ahead.close()

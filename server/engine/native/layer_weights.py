@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from server.engine.fuse.fused_layer import FusedLayer
-from server.engine.fuse.norm import FusedNorm
 from server.engine.kv_cache import KVCache
 from server.engine.native.formats import Format
 from server.engine.native.weights import KernelWeight, address_of, float_vector, interleave
@@ -26,7 +25,7 @@ class LayerWeights:
         self._index = fused.layer
         self._options = fused.options
         self._head_dim = fused.head_dim
-        self._norms = {
+        norms = {
             "input_norm": fused.input_norm,
             "post_norm": fused.post_norm,
             "query_norm": fused.query_norm,
@@ -34,8 +33,9 @@ class LayerWeights:
         }
         self._vectors = {
             name: None if norm is None else float_vector(norm.weight)
-            for name, norm in self._norms.items()
+            for name, norm in norms.items()
         }
+        self._eps = {name: 0.0 if norm is None else norm.eps for name, norm in norms.items()}
         gate, up = fused.gate_up.weight.detach().chunk(2)
         given = {
             "qkv": (fused.qkv.weight, fused.qkv.bias),
@@ -57,11 +57,8 @@ class LayerWeights:
         """Fill a `records.LAYER`."""
         for name, vector in self._vectors.items():
             record[name] = address_of(vector)
-        record["input_eps"], record["post_eps"] = (
-            _eps(self._norms["input_norm"]),
-            _eps(self._norms["post_norm"]),
-        )
-        record["head_eps"] = _eps(self._norms["query_norm"])
+        record["input_eps"], record["post_eps"] = self._eps["input_norm"], self._eps["post_norm"]
+        record["head_eps"] = self._eps["query_norm"]
         scaling = self._options.scaling
         record["scaling"] = self._head_dim**-0.5 if scaling is None else scaling
         record["window"] = self._options.sliding_window or 0
@@ -69,10 +66,6 @@ class LayerWeights:
         record["values"] = cache.values[self._index].data_ptr()
         for name, weight in self.matrices[form].items():
             record[name] = weight.record[0]
-
-
-def _eps(norm: FusedNorm | None) -> float:
-    return 0.0 if norm is None else float(norm.eps)
 
 
 def why_not_native(fused: FusedLayer, block_size: int) -> str | None:

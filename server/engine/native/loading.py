@@ -174,11 +174,18 @@ def go_native(model: Any, report: ModelReport, block_size: int, tuning: Tuning) 
         stack = replace_layers(model, team, choice)
         num_layers, num_bytes = len(stack.weights), stack.nbytes
     linears, left = replace_linears(model, team, choice)
+    _let_go_of_files(model)
     num_bytes += sum(linear.nbytes for linear in linears)
     told = f"native: {num_layers} layers and {len(linears)} linear layers"
     for each in (reason, left):
         told += "" if each is None else f"; {each}"
     return NativeReport(num_layers, len(linears), str(choice), num_bytes, told)
+
+
+def _let_go_of_files(model: nn.Module) -> None:
+    """Copy what is left of the weights: views of a mapped file would keep all of it in memory."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _fits(model: nn.Module, choice: FormatChoice) -> bool:

@@ -40,4 +40,4 @@ class NativeLayer(nn.Module):
         step = self._stack.step_of(batch)
         if step.next_layer > self._place:  # computed together with a layer before this one
             return hidden_states
-        return self._stack.run(self._place, hidden_states, position_embeddings, step)
+        return self._stack.run(self._place, hidden_states, position_embeddings, step, kwargs)

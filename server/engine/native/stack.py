@@ -7,6 +7,9 @@ hand the state on when their turn comes. So a step costs a few calls instead of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -77,13 +80,26 @@ class LayerStack:
         return step
 
     def run(
-        self, first: int, hidden: Tensor, rotary: tuple[Tensor, Tensor], step: NativeStep
+        self,
+        first: int,
+        hidden: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        step: NativeStep,
+        kwargs: dict[str, Any],
     ) -> Tensor:
-        """Compute the layers from ``first`` to the next hook: [1, tokens, hidden]."""
+        """Compute the layers from ``first`` to the next hook that has something to do.
+
+        Args:
+            first: a layer's place.
+            hidden: [1, tokens, hidden]; the answer has the same shape.
+            rotary: cosines and sines [1, tokens, rotated dims].
+            step: the batch.
+            kwargs: what else the layers are called with, for their hooks.
+        """
         self._bind(step.batch.cache)
         num_rows = hidden.shape[1]
         self._make_room(num_rows)
-        last = self._reach(first)
+        last = self._reach(first, kwargs)
         out = hidden.contiguous().clone()
         cos, sin = (each.to(torch.bfloat16).contiguous() for each in rotary)
         self._shape["rotary_dim"] = cos.shape[-1]
@@ -107,15 +123,15 @@ class LayerStack:
         step.next_layer = last
         return out
 
-    def _reach(self, first: int) -> int:
+    def _reach(self, first: int, kwargs: dict[str, Any]) -> int:
         """The place behind the last layer that may be computed together with ``first``."""
         last = first + 1
-        if self._modules[first]._forward_hooks:
-            return last
-        while last < len(self._modules) and not self._modules[last]._forward_pre_hooks:
+        while (
+            last < len(self._modules)
+            and not self._modules[last - 1]._forward_hooks
+            and _is_idle(self._modules[last]._forward_pre_hooks.values(), kwargs)
+        ):
             last += 1
-            if self._modules[last - 1]._forward_hooks:
-                break
         return last
 
     def _describe(self, fused: FusedLayer) -> None:
@@ -160,3 +176,8 @@ class LayerStack:
         }
         rows = self._num_rows + _PADDING_ROWS
         self._scratch = {name: aligned_bytes(rows * size) for name, size in row_bytes.items()}
+
+
+def _is_idle(hooks: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether no hook would do anything; one that does not say so might."""
+    return all(hasattr(hook, "is_idle") and hook.is_idle(kwargs) for hook in hooks)
