@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-_CACHE_LINE = 64
+from server.engine.aligned import aligned_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,4 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | st
     if torch.device(device).type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     num_bytes = math.prod(shape) * dtype.itemsize
-    # numpy asks the system for zero pages, torch would write the zeros itself
-    spare = np.zeros(num_bytes + _CACHE_LINE, dtype=np.uint8)
-    start = -spare.ctypes.data % _CACHE_LINE  # compiled kernels load whole lines
-    return torch.from_numpy(spare[start : start + num_bytes]).view(dtype).view(shape)
+    return torch.from_numpy(aligned_bytes(num_bytes)).view(dtype).view(shape)

@@ -10,12 +10,18 @@ from engram_core.module import EngramModule
 from server.engine.linear.packed import PackedLinear, can_pack
 
 
-def pack_projection(module: EngramModule) -> None:
-    """Let a memory's module multiply with a packed copy of its weight, where that is faster."""
+def projection_of(module: EngramModule) -> nn.Linear:
+    """The product with a memory's keys and values, as a linear layer over the same weight."""
     rows, width = module.kv_weight.shape
     linear = nn.Linear(width, rows, bias=module.kv_bias is not None, device="meta")
     linear.weight = module.kv_weight
     linear.register_parameter("bias", module.kv_bias)
+    return linear
+
+
+def pack_projection(module: EngramModule) -> None:
+    """Let a memory's module multiply with a packed copy of its weight, where that is faster."""
+    linear = projection_of(module)
     if can_pack(linear):
         module.projection = PackedLinear(linear)
 

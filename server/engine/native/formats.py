@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from engram_core.errors import ConfigError
+from server.engine.aligned import aligned_bytes
 
 Format = Literal["bf16", "int8", "int4"]
 FORMATS: tuple[Format, ...] = ("bf16", "int8", "int4")
 
-LANES = 16
+LANES = 16  # outputs of a block
 GROUP = 32  # inputs that share a scale in int4
-_ALIGNMENT = 64
-_INT8_MAX, _INT4_MAX = 127, 7
+_INT8_MAX = 127
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -101,13 +101,6 @@ def aligned(data: npt.NDArray[np.generic]) -> Bytes:
     found = aligned_bytes(data.nbytes)
     found[:] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     return found
-
-
-def aligned_bytes(num_bytes: int) -> Bytes:
-    """Zeros that begin on a cache line; they take memory only once they are written."""
-    spare = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)
-    start = -spare.ctypes.data % _ALIGNMENT
-    return spare[start : start + num_bytes]
 
 
 def _pack_bf16(weight: Tensor) -> Bytes:

@@ -40,7 +40,6 @@ def _pointer_to(numba_type: Any, llvm_type: Any) -> Any:
 # address -> pointer, for numba's carray
 bf16_pointer = _pointer_to(types.uint16, _I16)
 float_pointer = _pointer_to(types.float32, ir.FloatType())
-pair_pointer = _pointer_to(types.uint32, _I32)
 int_pointer = _pointer_to(types.int64, _I64)
 
 

@@ -12,8 +12,10 @@ from numba import carray
 
 from server.engine.native.attention import attend, store_token
 from server.engine.native.compiling import compiled
+from server.engine.native.formats import LANES
 from server.engine.native.intrinsics import int_pointer, memory
 from server.engine.native.matmul import CHUNK, multiply
+from server.engine.native.panels import by_panels
 from server.engine.native.records import SPAN
 from server.engine.native.teamwork import barrier, take
 from server.engine.native.vectors import (
@@ -31,13 +33,6 @@ from server.engine.native.vectors import (
     to_floats,
 )
 
-ROW_BLOCK = 64  # rows whose product with a chunk stays in the cache
-LANES = 16
-_TABLE_BYTES = 64
-_PANEL = CHUNK * LANES  # columns of a chunk
-# a thread's scratch begins with a table of addresses and one panel
-PANEL_BYTES = _TABLE_BYTES + ROW_BLOCK * _PANEL * 4
-
 
 @compiled
 def run_layer(job, layer, shape, state, threads, scratch):
@@ -50,13 +45,13 @@ def run_layer(job, layer, shape, state, threads, scratch):
     barrier(state, threads)
     _attend(job, layer, shape, state, scratch)
     barrier(state, threads)
-    _output(job, layer, shape, state, scratch)
+    _output(job, layer.output, job.context, shape.hidden, state, scratch)
     barrier(state, threads)
     _norm_residual(job, layer, shape, state)
     barrier(state, threads)
-    _gate_up(job, layer, shape, state, scratch)
+    _gate_up(job, layer.gate_up, job.normed, shape.intermediate, state, scratch)
     barrier(state, threads)
-    _down(job, layer, shape, state, scratch)
+    _down(job, layer.down, job.activated, shape.hidden, state, scratch)
     barrier(state, threads)
 
 
@@ -144,28 +139,6 @@ def _attend(job, layer, shape, state, scratch):
 
 
 @compiled
-def _output(job, layer, shape, state, scratch):
-    """Residual += context x output."""
-    weight, size = layer.output, shape.hidden
-    panel = scratch + _TABLE_BYTES
-    width = weight.num_inputs * 2
-    first = take(state) * CHUNK
-    while first < weight.num_blocks:
-        count = min(CHUNK, weight.num_blocks - first)
-        columns = count * LANES
-        for start in range(0, job.num_rows, ROW_BLOCK):
-            rows = min(ROW_BLOCK, job.num_rows - start)
-            x = job.context + start * width
-            multiply(weight, first, count, rows, x, panel, columns * 4, scratch)
-            for row in range(rows):
-                part = floats(panel + row * columns * 4, columns)
-                add_part_bias(part, weight.bias, first * LANES, columns)
-                at = job.residual + ((start + row) * size + first * LANES) * 4
-                add_to(floats(at, columns), part, columns)
-        first = take(state) * CHUNK
-
-
-@compiled
 def _norm_residual(job, layer, shape, state):
     """Residual -> its norm."""
     size = shape.hidden
@@ -178,48 +151,29 @@ def _norm_residual(job, layer, shape, state):
 
 
 @compiled
-def _gate_up(job, layer, shape, state, scratch):
-    """Normed -> activated = SiLU(gate) * up; a chunk holds both of its columns."""
-    weight, size = layer.gate_up, shape.intermediate
-    panel = scratch + _TABLE_BYTES
-    width = weight.num_inputs * 2
-    first = take(state) * CHUNK
-    while first < weight.num_blocks:
-        count = min(CHUNK, weight.num_blocks - first)
-        stride = count * LANES * 4
-        for start in range(0, job.num_rows, ROW_BLOCK):
-            rows = min(ROW_BLOCK, job.num_rows - start)
-            x = job.normed + start * width
-            multiply(weight, first, count, rows, x, panel, stride, scratch)
-            for row in range(rows):
-                for pair in range(count // 2):
-                    at = panel + row * stride + pair * 2 * LANES * 4
-                    column = (first // 2 + pair) * LANES
-                    out = halves(job.activated + ((start + row) * size + column) * 2, LANES)
-                    gated_silu(floats(at, LANES), floats(at + LANES * 4, LANES), LANES, out)
-        first = take(state) * CHUNK
+def _add_output(job, weight, size, row, column, count, sums):
+    """Residual += context x output, for some columns of a row."""
+    part = floats(sums, count)
+    add_part_bias(part, weight.bias, column, count)
+    add_to(floats(job.residual + (row * size + column) * 4, count), part, count)
 
 
 @compiled
-def _down(job, layer, shape, state, scratch):
-    """Hidden = residual + activated x down."""
-    weight, size = layer.down, shape.hidden
-    panel = scratch + _TABLE_BYTES
-    width = weight.num_inputs * 2
-    first = take(state) * CHUNK
-    while first < weight.num_blocks:
-        count = min(CHUNK, weight.num_blocks - first)
-        columns = count * LANES
-        for start in range(0, job.num_rows, ROW_BLOCK):
-            rows = min(ROW_BLOCK, job.num_rows - start)
-            x = job.activated + start * width
-            multiply(weight, first, count, rows, x, panel, columns * 4, scratch)
-            for row in range(rows):
-                at = (start + row) * size + first * LANES
-                add_residual(
-                    floats(panel + row * columns * 4, columns),
-                    floats(job.residual + at * 4, columns),
-                    columns,
-                    halves(job.hidden + at * 2, columns),
-                )
-        first = take(state) * CHUNK
+def _activate(job, weight, size, row, column, count, sums):
+    """Activated = SiLU(gate) * up; blocks of both alternate."""
+    for pair in range(count // (2 * LANES)):
+        at = sums + pair * 2 * LANES * 4
+        place = row * size + column // 2 + pair * LANES
+        out = halves(job.activated + place * 2, LANES)
+        gated_silu(floats(at, LANES), floats(at + LANES * 4, LANES), LANES, out)
+
+
+@compiled
+def _add_down(job, weight, size, row, column, count, sums):
+    """Hidden = residual + activated x down, for some columns of a row."""
+    at = row * size + column
+    residual = floats(job.residual + at * 4, count)
+    add_residual(floats(sums, count), residual, count, halves(job.hidden + at * 2, count))
+
+
+_output, _gate_up, _down = by_panels(_add_output), by_panels(_activate), by_panels(_add_down)

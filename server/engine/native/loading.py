@@ -18,6 +18,7 @@ from server.engine.fuse.fused_layer import FusedLayer
 from server.engine.fuse.verify import relative_error, tolerance
 from server.engine.hooks import carry_over
 from server.engine.kv_cache import KVCache
+from server.engine.linear.packing import projection_of
 from server.engine.native.choice import FormatChoice
 from server.engine.native.formats import why_not
 from server.engine.native.layer_weights import why_not_native
@@ -117,12 +118,8 @@ def native_statistics() -> RowStatistics:
 def project_natively(version: MemoryVersion) -> None:
     """Let the kernels compute the keys and values of a memory, in bfloat16 whatever the choice."""
     for module in version.modules.values():
-        weight = module.kv_weight
-        if weight.dtype == torch.bfloat16 and why_not("bf16", weight.shape[1]) is None:
-            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-            linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
-            if module.kv_bias is not None:
-                linear.bias = module.kv_bias
+        linear = projection_of(module)
+        if linear.weight.dtype == torch.bfloat16 and why_not("bf16", linear.in_features) is None:
             module.projection = NativeLinear(linear, shared_team(default_threads()), _BF16)
 
 

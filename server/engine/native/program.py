@@ -9,16 +9,15 @@ from numba import carray
 
 from server.engine.native.compiling import compiled, entry
 from server.engine.native.intrinsics import int_pointer, memory
-from server.engine.native.layer import LANES, PANEL_BYTES, ROW_BLOCK, run_layer
-from server.engine.native.matmul import CHUNK, multiply
+from server.engine.native.layer import run_layer
+from server.engine.native.panels import by_panels
 from server.engine.native.records import JOB, LAYER, SHAPE, WEIGHT
 from server.engine.native.teamwork import NO_JOB, await_job, barrier, dismiss, publish, take
 from server.engine.native.vectors import add_part_bias, floats, halves, log_sum_exp, to_bf16
 
 LAYERS, PRODUCT, STATISTICS = range(3)  # kinds of a job
-_TABLE_BYTES = 64
 
-__all__ = ["LAYERS", "PANEL_BYTES", "PRODUCT", "STATISTICS", "dismiss_team", "run_job", "work"]
+__all__ = ["LAYERS", "PRODUCT", "STATISTICS", "dismiss_team", "run_job", "work"]
 
 
 @compiled
@@ -30,7 +29,8 @@ def _share(job, state, threads, rank):
         for number in range(job.first_layer, job.first_layer + job.num_layers):
             run_layer(job, layers[number], shape, state, threads, scratch)
     elif job.kind == PRODUCT:
-        _product(job, state, scratch)
+        weight = carray(memory(job.weight), (1,), WEIGHT)[0]
+        _product(job, weight, job.input, job.num_columns, state, scratch)
         barrier(state, threads)
     else:
         _statistics(job, state)
@@ -38,33 +38,21 @@ def _share(job, state, threads, rank):
 
 
 @compiled
-def _product(job, state, scratch):
-    """Result = input x weight + bias, as bfloat16 or float32 with whole blocks of columns."""
-    weight = carray(memory(job.weight), (1,), WEIGHT)[0]
-    width = weight.num_inputs * 2
-    panel = scratch + _TABLE_BYTES
-    size = job.num_columns
-    first = take(state) * CHUNK
-    while first < weight.num_blocks:
-        count = min(CHUNK, weight.num_blocks - first)
-        columns = count * LANES
-        kept = min(columns, size - first * LANES)
-        for start in range(0, job.num_rows, ROW_BLOCK):
-            rows = min(ROW_BLOCK, job.num_rows - start)
-            multiply(
-                weight, first, count, rows, job.input + start * width, panel, columns * 4, scratch
-            )
-            for row in range(rows):
-                part = floats(panel + row * columns * 4, kept)
-                add_part_bias(part, weight.bias, first * LANES, kept)
-                at = (start + row) * size + first * LANES
-                if job.result_is_float:
-                    result = floats(job.result + at * 4, kept)
-                    for i in range(kept):
-                        result[i] = part[i]
-                else:
-                    to_bf16(part, kept, halves(job.result + at * 2, kept))
-        first = take(state) * CHUNK
+def _store_row(job, weight, size, row, column, count, sums):
+    """Result = input x weight + bias, as bfloat16 or float32, without the padding's columns."""
+    kept = min(count, size - column)
+    part = floats(sums, kept)
+    add_part_bias(part, weight.bias, column, kept)
+    at = row * size + column
+    if job.result_is_float:
+        result = floats(job.result + at * 4, kept)
+        for i in range(kept):
+            result[i] = part[i]
+    else:
+        to_bf16(part, kept, halves(job.result + at * 2, kept))
+
+
+_product = by_panels(_store_row)
 
 
 @compiled

@@ -15,14 +15,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from server.engine.aligned import aligned_bytes
 from server.engine.attention_batch import AttentionBatch
 from server.engine.fuse.fused_layer import FusedLayer
 from server.engine.kv_cache import KVCache
 from server.engine.native.attention import TILE, attention_scratch_bytes
 from server.engine.native.choice import FormatChoice
-from server.engine.native.formats import Bytes, Format, aligned, aligned_bytes
+from server.engine.native.formats import Bytes, Format, aligned
 from server.engine.native.layer_weights import LayerWeights
-from server.engine.native.program import LAYERS, PANEL_BYTES
+from server.engine.native.panels import PANEL_BYTES
+from server.engine.native.program import LAYERS
 from server.engine.native.records import LAYER, SHAPE
 from server.engine.native.step import NativeStep
 from server.engine.native.team import Team

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from server.engine.native.formats import aligned_bytes
-from server.engine.native.program import PANEL_BYTES, dismiss_team, run_job, work
+from server.engine.aligned import aligned_bytes
+from server.engine.native.panels import PANEL_BYTES
+from server.engine.native.program import dismiss_team, run_job, work
 from server.engine.native.records import JOB
 from server.engine.native.teamwork import FIRST_SEAT, SEAT_BYTES, SEMAPHORE
 

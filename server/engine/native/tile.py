@@ -20,12 +20,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-LANES = 16  # columns of a block
-GROUP_PAIRS = 16  # pairs of inputs that share a scale in the 4-bit format
+from server.engine.native.formats import GROUP, LANES
+
+GROUP_PAIRS = GROUP // 2  # pairs of inputs that share a scale in the 4-bit format
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F32 = ir.FloatType()
 _FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+_ZEROS = ir.Constant(_FLOATS, [0.0] * LANES)
 _HIGH_HALF = 0xFFFF0000
 _AHEAD = 1024  # bytes
 _FETCHING_ROWS = 2  # at most
@@ -232,12 +234,10 @@ def _emit_plain(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     """Out = (out +) rows x blocks, the sums as they are."""
     table, x, x_stride, pairs, out, out_stride, keep = args
     b = emit.builder
-    blocks = [
-        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
-    ]
+    blocks = _blocks(emit, shape, table)
     places = _places(emit, shape, out, out_stride)
     is_kept = b.icmp_signed("!=", keep, ir.Constant(_I64, 0))
-    zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
+    zeros = [_ZEROS] * len(places)
     first = _kept(emit, is_kept, places, zeros)
     with emit.loop(pairs, first) as (index, totals, updated):
         address = emit.at(x, index, 4)
@@ -266,11 +266,9 @@ def _kept(emit: _Emitter, is_kept: Any, places: list[Any], zeros: list[Any]) -> 
 def _emit_int8(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     """Out = rows x blocks, each column times its scale; the scales lie behind a block's numbers."""
     table, x, x_stride, pairs, out, out_stride, _ = args
-    blocks = [
-        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
-    ]
+    blocks = _blocks(emit, shape, table)
     places = _places(emit, shape, out, out_stride)
-    zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
+    zeros = [_ZEROS] * len(places)
     with emit.loop(pairs, zeros) as (index, totals, updated):
         address = emit.at(x, index, 4)
         updated.extend(_turn(emit, shape, totals, blocks, (index, address), x_stride))
@@ -286,11 +284,9 @@ def _emit_int4(emit: _Emitter, shape: _Shape, args: tuple[Any, ...]) -> None:
     """Out = rows x blocks; every group of inputs has scales of its own, before its codes."""
     table, x, x_stride, pairs, out, out_stride, _ = args
     b = emit.builder
-    blocks = [
-        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
-    ]
+    blocks = _blocks(emit, shape, table)
     places = _places(emit, shape, out, out_stride)
-    zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * len(places)
+    zeros = [_ZEROS] * len(places)
     groups = b.udiv(pairs, ir.Constant(_I64, GROUP_PAIRS))
     size = GROUP_PAIRS * LANES + 2 * LANES
     fma = _function(b, "llvm.fmuladd.v16f32", _FLOATS, [_FLOATS] * 3)
@@ -312,6 +308,13 @@ def _bf16_scales(emit: _Emitter, address: Any) -> Any:
     return emit.builder.bitcast(
         emit.builder.shl(emit.builder.zext(words, _INTS), _vector(16)), _FLOATS
     )
+
+
+def _blocks(emit: _Emitter, shape: _Shape, table: Any) -> list[Any]:
+    """The blocks' addresses, read from the table."""
+    return [
+        emit.load(emit.at(table, ir.Constant(_I64, i), 8), _I64, 8) for i in range(shape.blocks)
+    ]
 
 
 def _places(emit: _Emitter, shape: _Shape, out: Any, stride: Any) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from server.engine.native.formats import FORMATS, Bytes, Format, PackedWeight, aligned, pack
+from server.engine.native.formats import FORMATS, LANES, Bytes, Format, PackedWeight, aligned, pack
 from server.engine.native.records import WEIGHT
 
 
@@ -33,7 +32,7 @@ class KernelWeight:
     def of(cls, weight: Tensor, bias: Tensor | None, form: Format) -> KernelWeight:
         """Pack a matrix [outputs, inputs] and its bias [outputs]."""
         packed = pack(weight, form)
-        numbers = None if bias is None else _padded_bias(bias, packed.num_blocks * 16)
+        numbers = None if bias is None else _padded_bias(bias, packed.num_blocks * LANES)
         record = aligned(np.zeros(1, dtype=WEIGHT)).view(WEIGHT)
         record["form"] = FORMATS.index(form)
         record["num_inputs"], record["num_blocks"] = packed.num_inputs, packed.num_blocks
@@ -50,7 +49,7 @@ class KernelWeight:
 def interleave(gate: Tensor, up: Tensor) -> Tensor:
     """Blocks of 16 rows of both matrices in turn, so that one thread has what belongs together."""
     size = gate.shape[1]
-    return torch.stack((gate.view(-1, 16, size), up.view(-1, 16, size)), 1).reshape(-1, size)
+    return torch.stack((gate.view(-1, LANES, size), up.view(-1, LANES, size)), 1).reshape(-1, size)
 
 
 def float_vector(vector: Tensor) -> Bytes:
@@ -67,8 +66,3 @@ def _padded_bias(bias: Tensor, size: int) -> Bytes:
     padded = torch.zeros(size)
     padded[: len(bias)] = bias.detach().float().cpu()
     return aligned(padded.numpy())
-
-
-def total_bytes(weights: Sequence[KernelWeight]) -> int:
-    """Memory of several matrices."""
-    return sum(weight.nbytes for weight in weights)
