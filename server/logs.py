@@ -12,7 +12,8 @@ from typing import Any, TextIO
 
 import orjson
 
-LOGGERS = ("engram", "uvicorn", "uvicorn.error")
+OWN_LOGGERS = ("engram", "engram_core", "server")  # by topic, and by module where no topic fits
+LOGGERS = (*OWN_LOGGERS, "uvicorn", "uvicorn.error")
 
 
 class TextFormatter(logging.Formatter):
@@ -54,4 +55,4 @@ def configure_logging(form: str, level: str, stream: TextIO | None = None) -> No
         logger = logging.getLogger(name)
         logger.handlers = [] if name == "uvicorn.error" else [handler]
         logger.propagate = name == "uvicorn.error"  # its parent "uvicorn" has the handler
-        logger.setLevel(level.upper() if name == "engram" else "WARNING")
+        logger.setLevel(level.upper() if name in OWN_LOGGERS else "WARNING")
