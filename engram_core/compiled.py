@@ -21,19 +21,25 @@ from typing import Any
 
 import numpy as np
 
+from engram_core.record_kernels import take_copied, take_fp8, take_int4, take_int8
+
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The compiled functions; see the functions of the same names below."""
+    """The compiled functions; see the functions of the same names here and in `record_kernels`."""
 
     window_rows: Callable[..., None]
     mark_hits: Callable[..., int]
     take_sparse: Callable[..., int]
     count_unique: Callable[..., int]
     add_gated: Callable[..., None]
+    take_copied: Callable[..., None]
+    take_int8: Callable[..., None]
+    take_fp8: Callable[..., None]
+    take_int4: Callable[..., None]
 
 
 _kernels: Kernels | None = None
@@ -75,6 +81,7 @@ def _compile_all() -> Kernels:
 
     ids, ids_2d, slots, flags = "int64[::1]", "int64[:, ::1]", "int32[::1]", "boolean[::1]"
     words, floats, floats_2d = "uint16[:, ::1]", "float32[::1]", "float32[:, ::1]"
+    records = [ids, "uint8[::1]", "int64", "int64", "int64"]
     return Kernels(
         window_rows=compiled(window_rows, "void", [ids_2d, ids, ids, ids, ids, ids_2d]),
         mark_hits=compiled(mark_hits, "int64", [ids_2d, slots, "int64", flags, flags]),
@@ -87,6 +94,10 @@ def _compile_all() -> Kernels:
             # sums may be reordered, or they could not be vectorised
             fastmath={"reassoc", "contract", "nsz"},
         ),
+        take_copied=compiled(take_copied, "void", [*records, words]),
+        take_int8=compiled(take_int8, "void", [*records, words]),
+        take_fp8=compiled(take_fp8, "void", [*records, floats, words]),
+        take_int4=compiled(take_int4, "void", [*records, words]),
     )
 
 
