@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from engram_core.disk_reads import compile_reads
 from engram_core.record_kernels import take_copied, take_fp8, take_int4, take_int8
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Kernels:
 
 _kernels: Kernels | None = None
 _tried = False
+_disk_reads: Any | None = None
 
 
 def kernels() -> Kernels | None:
@@ -64,6 +66,19 @@ def load() -> bool:
             except Exception:  # noqa: BLE001 - whatever a compiler has against this machine
                 _log.warning("the memory's kernels cannot be compiled", exc_info=True)
     return _kernels is not None
+
+
+def load_disk_reads() -> Any | None:
+    """The kernel of `disk_reads`, which only a table on disk needs; None without numba."""
+    global _disk_reads  # noqa: PLW0603 - one for the process, like an import
+    with _lock:
+        if _disk_reads is None:
+            try:
+                import numba  # noqa: PLC0415 - slow to import, and missing where only the core runs
+            except ImportError:
+                return None
+            _disk_reads = compile_reads(numba)
+        return _disk_reads
 
 
 def _compile_all() -> Kernels:

@@ -3,6 +3,7 @@
 dense:  ``rows`` [R, d] in float32, bfloat16 or float16.
 sparse: ``row_ids`` int32 [k], and either ``rows`` [k, d] in bfloat16, or ``codes`` uint8 [k, d/2]
         with ``scales`` float16 [k] (dtype int4).
+packed: see `packed_file`; not read or written here.
 Knows tensors by name; reads and writes no files.
 """
 
@@ -15,6 +16,7 @@ import torch
 
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
 from engram_core.tables.int4 import dequantise, quantise
+from engram_core.tables.records import PACKED_DTYPES
 from engram_core.tables.rows import DenseRows, SparseRows, TableRows
 
 DENSE_DTYPES = {
@@ -22,7 +24,8 @@ DENSE_DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-DTYPES = {"dense": (*DENSE_DTYPES,), "sparse": ("bfloat16", "int4")}
+PACKED = "packed"
+DTYPES = {"dense": (*DENSE_DTYPES,), "sparse": ("bfloat16", "int4"), PACKED: PACKED_DTYPES}
 INT4_LAYOUT = {"row_ids": torch.int32, "codes": torch.uint8, "scales": torch.float16}
 
 

@@ -15,11 +15,12 @@ from typing import Any, Self, TypeVar
 from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
 from engram_core.layout import HashLayout
-from engram_core.tables.encoding import DTYPES
+from engram_core.tables.encoding import DTYPES, PACKED
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "engram-native"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLDEST_VERSION = 1  # without packed tables; written still where none is
 
 T = TypeVar("T")
 
@@ -46,10 +47,31 @@ class BackboneRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file of the artefact."""
+    """One file of the artefact.
+
+    Attributes:
+        bytes: its length. sha256: of its bytes; of its chunks' sums where there are chunks.
+        chunks: sha256 of every 64 MiB of a packed table.
+    """
 
     bytes: int
     sha256: str
+    chunks: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; what is empty is left out."""
+        record: dict[str, Any] = {"bytes": self.bytes, "sha256": self.sha256}
+        return record | ({"chunks": list(self.chunks)} if self.chunks else {})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote. Raises TypeError for values of another kind."""
+        num_bytes, total, chunks = data["bytes"], data["sha256"], data.get("chunks", [])
+        if type(num_bytes) is not int or not isinstance(total, str):
+            raise TypeError(f"a file is {dict(data)!r}; accepted: bytes, a number, and sha256")
+        if not isinstance(chunks, list) or not all(isinstance(chunk, str) for chunk in chunks):
+            raise TypeError(f"chunks is {chunks!r}; accepted: a list of checksums")
+        return cls(num_bytes, total, tuple(chunks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +80,7 @@ class Manifest:
 
     Attributes:
         layout: the hash constants, with the configuration in `layout.config`.
-        storage: ``"dense"`` or ``"sparse"``. dtype: of the stored rows.
+        storage: ``"dense"``, ``"sparse"`` or ``"packed"``. dtype: of the stored rows.
         files: size and checksum of every other file, by name.
         training: free record of how the memory was made.
     """
@@ -75,13 +97,13 @@ class Manifest:
         """The text of ``manifest.json``."""
         data = {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSION if self.storage == PACKED else OLDEST_VERSION,
             "config": self.layout.config.to_dict(),
             "layout": _layout_record(self.layout),
             "tokenizer": asdict(self.tokenizer),
             "backbone": asdict(self.backbone),
             "tables": {"storage": self.storage, "dtype": self.dtype},
-            "files": {name: asdict(record) for name, record in self.files.items()},
+            "files": {name: record.to_dict() for name, record in self.files.items()},
             "training": dict(self.training),
         }
         return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
@@ -96,7 +118,9 @@ class Manifest:
         """
         data = _read_json(folder / MANIFEST_NAME)
         _expect("format", FORMAT, data.get("format"))
-        _expect("format_version", FORMAT_VERSION, data.get("format_version"))
+        version = data.get("format_version")
+        if version != OLDEST_VERSION:
+            _expect("format_version", FORMAT_VERSION, version)
         try:
             return cls._parse(data)
         except (KeyError, TypeError, AttributeError, ValueError, ConfigError) as error:
@@ -117,7 +141,7 @@ class Manifest:
             backbone=_record(BackboneRecord, data["backbone"]),
             storage=tables["storage"],
             dtype=tables["dtype"],
-            files={name: _record(FileRecord, each) for name, each in data["files"].items()},
+            files={name: FileRecord.from_dict(each) for name, each in data["files"].items()},
             training=data["training"],
         )
 

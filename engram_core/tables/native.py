@@ -1,7 +1,8 @@
 """Artefact: this project's own folder of tables and module weights, opened with every check.
 
 A file is read once: the bytes whose checksum was verified are the bytes that are used, so a file
-that is later truncated or overwritten in place cannot reach a running server. Only safetensors
+that is later truncated or overwritten in place cannot reach a running server. Packed tables are not
+read here: whoever reads one checks its chunks against `table_record`. Only safetensors
 and JSON are read; nothing is ever unpickled.
 """
 
@@ -19,8 +20,9 @@ from engram_core.compression import TokenCompressor
 from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, MismatchError
 from engram_core.layout import HashLayout
-from engram_core.tables.encoding import decode
+from engram_core.tables.encoding import PACKED, decode
 from engram_core.tables.manifest import MANIFEST_NAME, FileRecord, Manifest
+from engram_core.tables.packed_file import PackedFile, sum_of_chunks
 from engram_core.tables.rows import TableRows
 
 MODULE_NAME = "module.safetensors"
@@ -48,7 +50,12 @@ class Artefact:
         self.name = folder.name
         self.manifest = Manifest.read(folder)
         self._check_file_list()
-        blobs = {name: _verified(folder / name, r) for name, r in self.manifest.files.items()}
+        self._folder = folder
+        blobs = {
+            name: _verified(folder / name, record)
+            for name, record in self.manifest.files.items()
+            if not record.chunks
+        }
         self._tables = {layer: self._read_table(layer, blobs) for layer in self.config.layer_ids}
         self._modules = self._read_modules(blobs[MODULE_NAME])
         self.content = _content(self.manifest.files)
@@ -63,9 +70,13 @@ class Artefact:
         """The memory's hash constants."""
         return self.manifest.layout
 
-    def rows(self, layer: int) -> TableRows:
+    def rows(self, layer: int) -> TableRows | PackedFile:
         """The table of an Engram layer."""
         return self._tables[layer]
+
+    def table_record(self, layer: int) -> FileRecord:
+        """What the manifest says of a layer's table file."""
+        return self.manifest.files[table_name(layer)]
 
     def module_state(self, layer: int) -> Mapping[str, torch.Tensor]:
         """The weights of a layer's module, by the names of `EngramModule.state_dict`."""
@@ -108,8 +119,12 @@ class Artefact:
             if Path(name).name != name:
                 raise ArtefactError(f"{MANIFEST_NAME} lists {name!r}; accepted: a plain file name")
 
-    def _read_table(self, layer: int, blobs: Mapping[str, bytes]) -> TableRows:
+    def _read_table(self, layer: int, blobs: Mapping[str, bytes]) -> TableRows | PackedFile:
         name = table_name(layer)
+        if self.manifest.storage == PACKED:
+            return self._open_packed(layer)
+        if name not in blobs:
+            raise ArtefactError(f"{name} is summed in chunks; accepted for packed tables only")
         return decode(
             _tensors(name, blobs[name]),
             storage=self.manifest.storage,
@@ -117,6 +132,21 @@ class Artefact:
             shape=(self.layout.rows[layer], self.config.head_dim),
             where=name,
         )
+
+    def _open_packed(self, layer: int) -> PackedFile:
+        record = self.table_record(layer)
+        opened = PackedFile.open(self._folder / table_name(layer))
+        shape = (self.layout.rows[layer], self.config.head_dim)
+        facts = (
+            ("table dtype", self.manifest.dtype, opened.format.dtype),
+            ("table rows and width", shape, (opened.num_rows, opened.row_dim)),
+            ("bytes", record.bytes, opened.file_bytes),
+            ("sha256 of the chunks", record.sha256, sum_of_chunks(record.chunks)),
+        )
+        for what, expected, found in facts:
+            if expected != found:
+                raise MismatchError(what, expected=expected, found=found, where=opened.path.name)
+        return opened
 
     def _read_modules(self, blob: bytes) -> dict[int, dict[str, torch.Tensor]]:
         states: dict[int, dict[str, torch.Tensor]] = {layer: {} for layer in self.config.layer_ids}

@@ -89,7 +89,8 @@ class RecordFormat:
     def offsets(self, row_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where records begin, in bytes from the table's start."""
         pages, places = np.divmod(row_ids, self.records_per_page)
-        return pages * PAGE_BYTES + places * self.record_bytes
+        starts: npt.NDArray[np.int64] = pages * PAGE_BYTES + places * self.record_bytes
+        return starts
 
     def pack(self, values: torch.Tensor) -> Bytes:
         """Records uint8 ``[n, record_bytes]`` of rows ``[n, row_dim]``.
@@ -133,7 +134,7 @@ def _pack_int8(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _pack_fp8(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    blocks = values.float().unflatten(1, (-1, FP8_BLOCK))  # [n, blocks, 32]
+    blocks = values.float().view(len(values), -1, FP8_BLOCK)  # [n, blocks, 32]
     largest = blocks.abs().amax(2) / _FP8_LARGEST
     smallest = torch.finfo(torch.float32).smallest_normal
     exponents = largest.clamp_min(smallest).log2().ceil()  # [n, blocks]
@@ -161,7 +162,8 @@ def _unpack_int8(payload: Bytes, scales: Bytes) -> torch.Tensor:
 def _unpack_fp8(payload: Bytes, scales: Bytes) -> torch.Tensor:
     codes = torch.from_numpy(payload).view(torch.float8_e4m3fn).float()
     powers = torch.from_numpy(scale_values()[scales])  # [n, blocks]
-    return (codes.unflatten(1, (-1, FP8_BLOCK)) * powers[..., None]).flatten(1)
+    blocks = codes.view(len(codes), -1, FP8_BLOCK) * powers[..., None]
+    return blocks.flatten(1)
 
 
 def _unpack_int4(payload: Bytes, scales: Bytes) -> torch.Tensor:

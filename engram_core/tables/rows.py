@@ -6,6 +6,7 @@ Knows shapes; knows no files and no tiers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +62,45 @@ class SparseRows:
 
 
 TableRows = DenseRows | SparseRows
+
+
+class RowReader(Protocol):
+    """A table read piece by piece, of any size."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+
+    @property
+    def row_dim(self) -> int:
+        """Values in a row."""
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """The rows `start` to `stop` (exclusive): ``[stop - start, row_dim]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReader:
+    """A `RowReader` of rows that are in memory."""
+
+    rows: TableRows
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return self.rows.num_rows
+
+    @property
+    def row_dim(self) -> int:
+        """Values in a row."""
+        return self.rows.row_dim
+
+    def read(self, start: int, stop: int) -> torch.Tensor:
+        """The rows `start` to `stop` (exclusive), rows never written as zeros."""
+        rows = self.rows
+        if isinstance(rows, DenseRows):
+            return rows.values[start:stop]
+        first, last = np.searchsorted(rows.row_ids, [start, stop])
+        out = torch.zeros(stop - start, rows.row_dim, dtype=rows.values.dtype)
+        out[torch.from_numpy(rows.row_ids[first:last] - start)] = rows.values[first:last]
+        return out

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from engram_core.compression import TokenCompressor
 from engram_core.errors import ArtefactError, ConfigError
 from engram_core.layout import HashLayout
-from engram_core.tables.encoding import encode, storage_of
+from engram_core.tables.encoding import PACKED, encode, storage_of
 from engram_core.tables.manifest import (
     MANIFEST_NAME,
     BackboneRecord,
@@ -26,7 +26,11 @@ from engram_core.tables.manifest import (
     TokenizerRecord,
 )
 from engram_core.tables.native import MODULE_NAME, module_prefix, table_name
-from engram_core.tables.rows import TableRows
+from engram_core.tables.packed_file import PackedWriter, Progress, sum_of_chunks
+from engram_core.tables.records import RecordFormat
+from engram_core.tables.rows import RowReader, RowsReader, TableRows
+
+_PIECE_ROWS = 1 << 18  # of a packed table, converted at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class ArtefactContent:
         layout: configuration and hash constants.
         compressor: the class map that the rows were trained with.
         backbone: the model that the memory was trained for.
-        tables: the rows of each Engram layer, all dense or all sparse.
+        tables: the rows of each Engram layer, all dense or all sparse; readers when `packed`.
         modules: the weights of each Engram layer, named as in `EngramModule.state_dict`.
         dtype: of the stored rows (see `encoding`).
         training: JSON-ready record of how the memory was made.
@@ -47,15 +51,33 @@ class ArtefactContent:
     layout: HashLayout
     compressor: TokenCompressor
     backbone: BackboneRecord
-    tables: Mapping[int, TableRows]
+    tables: Mapping[int, TableRows] | Mapping[int, RowReader]
     modules: Mapping[int, Mapping[str, torch.Tensor]]
     dtype: str
     training: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, bytes] = field(default_factory=dict)
+    packed: bool = False
+
+    @property
+    def storage(self) -> str:
+        """``"dense"``, ``"sparse"`` or ``"packed"``."""
+        return PACKED if self.packed else storage_of(next(iter(self.plain_tables.values())))
+
+    @property
+    def plain_tables(self) -> Mapping[int, TableRows]:
+        """The tables of an artefact that is not packed."""
+        found = {k: rows for k, rows in self.tables.items() if isinstance(rows, TableRows)}
+        if self.packed or len(found) < len(self.tables):
+            raise ConfigError("tables are read piece by piece; accepted: packed=True")
+        return found
 
 
-def write_artefact(path: Path, content: ArtefactContent) -> None:
+def write_artefact(
+    path: Path, content: ArtefactContent, progress: Progress = lambda _rows: None
+) -> None:
     """Write a new artefact folder; an interrupted call leaves no folder of that name.
+
+    `progress` receives the rows of packed tables written since its last call.
 
     Raises:
         ArtefactError: something of that name exists already.
@@ -64,13 +86,14 @@ def write_artefact(path: Path, content: ArtefactContent) -> None:
     if path.exists():
         raise ArtefactError(f"{path.name} exists already; accepted: a new name")
     _check(content)
-    files = _files(content)
-    manifest = _manifest(content, files)
     path.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        for name, blob in {**files, MANIFEST_NAME: manifest.to_json().encode()}.items():
-            _write_durably(work / name, blob)
+        records = {name: _write_blob(work / name, blob) for name, blob in _blobs(content).items()}
+        if content.packed:
+            records |= _write_packed(work, content, progress)
+        manifest = _manifest(content, records)
+        _write_blob(work / MANIFEST_NAME, manifest.to_json().encode())
         work.chmod(0o755)
         os.replace(work, path)
     finally:
@@ -88,7 +111,7 @@ def _check(content: ArtefactContent) -> None:
             raise ConfigError(
                 f"the table of layer {layer} is {(rows.num_rows, rows.row_dim)}; accepted: {shape}"
             )
-    if len({storage_of(rows) for rows in content.tables.values()}) != 1:
+    if not content.packed and len({*map(storage_of, content.plain_tables.values())}) != 1:
         raise ConfigError("tables mix dense and sparse rows; accepted: one storage for all layers")
     if content.layout.compressed_size != content.compressor.size:
         raise ConfigError(
@@ -97,20 +120,46 @@ def _check(content: ArtefactContent) -> None:
         )
 
 
-def _files(content: ArtefactContent) -> dict[str, bytes]:
+def _blobs(content: ArtefactContent) -> dict[str, bytes]:
     weights = {
         module_prefix(layer) + name: tensor.detach().contiguous()
         for layer, state in content.modules.items()
         for name, tensor in state.items()
     }
-    tables = {
-        table_name(layer): save(encode(rows, content.dtype))
+    tables = {} if content.packed else content.plain_tables
+    encoded = {
+        table_name(layer): save(encode(rows, content.dtype)) for layer, rows in tables.items()
+    }
+    return {MODULE_NAME: save(weights), **encoded, **content.extras}
+
+
+def _write_packed(
+    folder: Path, content: ArtefactContent, progress: Progress
+) -> dict[str, FileRecord]:
+    readers: dict[int, RowReader] = {
+        layer: RowsReader(rows) if isinstance(rows, TableRows) else rows
         for layer, rows in content.tables.items()
     }
-    return {MODULE_NAME: save(weights), **tables, **content.extras}
+    return {
+        table_name(layer): _write_table(folder / table_name(layer), rows, content.dtype, progress)
+        for layer, rows in readers.items()
+    }
 
 
-def _manifest(content: ArtefactContent, files: Mapping[str, bytes]) -> Manifest:
+def _write_table(path: Path, rows: RowReader, dtype: str, progress: Progress) -> FileRecord:
+    with path.open("wb") as file:
+        writer = PackedWriter(file, RecordFormat(dtype, rows.row_dim), rows.num_rows)
+        for start in range(0, rows.num_rows, _PIECE_ROWS):
+            stop = min(start + _PIECE_ROWS, rows.num_rows)
+            writer.append(rows.read(start, stop))
+            progress(stop - start)
+        num_bytes, chunks = writer.finish()
+        file.flush()
+        os.fsync(file.fileno())
+    return FileRecord(num_bytes, sum_of_chunks(chunks), chunks)
+
+
+def _manifest(content: ArtefactContent, files: Mapping[str, FileRecord]) -> Manifest:
     compressor = content.compressor
     return Manifest(
         layout=content.layout,
@@ -121,18 +170,16 @@ def _manifest(content: ArtefactContent, files: Mapping[str, bytes]) -> Manifest:
             pad_class=int(compressor.class_ids[content.layout.config.pad_id]),
         ),
         backbone=content.backbone,
-        storage=storage_of(next(iter(content.tables.values()))),
+        storage=content.storage,
         dtype=content.dtype,
-        files={
-            name: FileRecord(len(blob), hashlib.sha256(blob).hexdigest())
-            for name, blob in files.items()
-        },
+        files=files,
         training=content.training,
     )
 
 
-def _write_durably(path: Path, blob: bytes) -> None:
+def _write_blob(path: Path, blob: bytes) -> FileRecord:
     with path.open("wb") as file:
         file.write(blob)
         file.flush()
         os.fsync(file.fileno())
+    return FileRecord(len(blob), hashlib.sha256(blob).hexdigest())
