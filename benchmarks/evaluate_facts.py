@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     hasher = NgramHasher(artefact.layout, compressor.class_ids)
     facts = _sample(read_facts(options.facts or options.artefact / FACTS_NAME), options.count)
     text = options.text.read_text() if options.text else "\n\n".join(topics.values())
-    tables = {layer: artefact.rows(layer) for layer in artefact.config.layer_ids}
+    tables = _tables(artefact)
     figures = {}
     for name, rows in {"off": None, "on": tables, "permuted": _permuted(artefact)}.items():
         started = time.perf_counter()
@@ -77,6 +77,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sample(facts: Sequence[Fact], count: int) -> list[Fact]:
     return random.Random(0).sample(list(facts), min(count, len(facts)))
+
+
+def _tables(artefact: Artefact) -> dict[int, TableRows]:
+    found = {layer: artefact.rows(layer) for layer in artefact.config.layer_ids}
+    tables = {layer: rows for layer, rows in found.items() if isinstance(rows, TableRows)}
+    if len(tables) < len(found):
+        raise SystemExit(f"{artefact.name} is packed; accepted: an artefact as trained")
+    return tables
 
 
 def _permuted(artefact: Artefact) -> dict[int, TableRows]:

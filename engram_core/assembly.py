@@ -1,6 +1,6 @@
 """Assembles a MemoryVersion from an opened artefact: tiers out of rows, modules out of weights.
 
-Knows host memory only; faster or slower tiers wrap these.
+Chooses between host memory and disk for packed tables; other rows are always in host memory.
 """
 
 from __future__ import annotations
@@ -9,40 +9,110 @@ from collections.abc import Callable
 
 from engram_core import compiled
 from engram_core.compression import TokenCompressor
-from engram_core.errors import MismatchError
+from engram_core.config import MemoryConfig
+from engram_core.errors import ConfigError, MismatchError
 from engram_core.hashing import NgramHasher
+from engram_core.host_memory import free_host_memory
 from engram_core.module import EngramModule
+from engram_core.placement import Placement, place_tables
 from engram_core.store.base import Tier
+from engram_core.store.disk import DiskTier
 from engram_core.store.host import HostTier
+from engram_core.store.packed import PackedTier
 from engram_core.store.sparse import SparseTier
+from engram_core.store.table_memory import TableMemory, verify
 from engram_core.tables import Artefact, SparseRows, TableRows
 from engram_core.tables.native import MODULE_NAME
+from engram_core.tables.packed_file import PackedFile, Progress
 from engram_core.version import MemoryVersion
 
 
 def open_version(
     artefact: Artefact,
     compressor: TokenCompressor,
+    memory: MemoryConfig | None = None,
     *,
+    progress: Progress = lambda _bytes: None,
     on_last_release: Callable[[], None] | None = None,
 ) -> MemoryVersion:
-    """The memory of an artefact, its tables in host memory.
+    """The memory of an artefact.
+
+    Args:
+        artefact: the opened artefact.
+        compressor: of the served tokenizer.
+        memory: where tables lie; by default where they fit.
+        progress: receives the bytes of packed tables as they are read.
+        on_last_release: see `MemoryVersion`.
 
     Raises:
-        MismatchError: the tokenizer's class map is not the artefact's, or a weight's shape is
-            not the configuration's.
+        MismatchError: the tokenizer's class map is not the artefact's, a weight's shape is not
+            the configuration's, or a table's bytes are not what the manifest says.
+        ConfigError: `memory` asks for what this artefact cannot do.
     """
     artefact.check_tokenizer(compressor)
     compiled.load()  # now, and never within a request
     layers = artefact.config.layer_ids
+    config = memory or MemoryConfig()
+    placement = place(artefact, config)
+    tiers = {layer: open_tier(artefact, layer, placement, config, progress) for layer in layers}
     return MemoryVersion(
         NgramHasher(artefact.layout, compressor.class_ids),
         compressor.fingerprint,
-        {layer: make_tier(artefact.rows(layer)) for layer in layers},
+        tiers,
         {layer: make_module(artefact, layer) for layer in layers},
         content=artefact.content,
+        why_tiers=placement.why,
         on_last_release=on_last_release,
     )
+
+
+def packed_bytes(artefact: Artefact) -> int:
+    """Bytes of an artefact's packed tables together."""
+    files = [artefact.rows(layer) for layer in artefact.config.layer_ids]
+    return sum(rows.table_bytes for rows in files if isinstance(rows, PackedFile))
+
+
+def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
+    """Where the tables of an artefact will lie.
+
+    Raises:
+        ConfigError: a table that is not packed is told to stay on the SSD.
+    """
+    storage = artefact.manifest.storage
+    table_bytes = packed_bytes(artefact)
+    if table_bytes:
+        return place_tables(table_bytes, memory.tier, free_host_memory())
+    if memory.tier == "ssd":
+        raise ConfigError(
+            f"tier is 'ssd' for a {storage} artefact; accepted: auto or dram, or a packed "
+            "artefact (engram-server table convert)"
+        )
+    return Placement("dram", f"dram: a {storage} artefact is always read into memory")
+
+
+def open_tier(
+    artefact: Artefact,
+    layer: int,
+    placement: Placement,
+    memory: MemoryConfig,
+    progress: Progress = lambda _bytes: None,
+) -> Tier:
+    """The tier of a layer's table where `placement` says, its bytes verified.
+
+    Raises:
+        MismatchError: bytes are not what the manifest says. TierError: they changed meanwhile.
+    """
+    rows, record = artefact.rows(layer), artefact.table_record(layer)
+    if not isinstance(rows, PackedFile):
+        return make_tier(rows)
+    if placement.tier == "dram":
+        held = TableMemory(rows, record, progress)
+        return PackedTier(held.data, rows.format, rows.num_rows)
+    tier = DiskTier(rows)  # opened first: what changes from here on is noticed
+    if memory.verify == "full":
+        verify(rows, record, progress)
+        tier.check_unchanged()
+    return tier
 
 
 def make_tier(rows: TableRows) -> Tier:

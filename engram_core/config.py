@@ -50,6 +50,10 @@ V41_OPTIONAL = frozenset(
 )
 DEMO_NORM_EPS = 1.1920928955078125e-07  # torch.finfo(float32).eps, what nn.RMSNorm uses unasked
 
+# what MemoryConfig accepts
+TIER_CHOICES = ("auto", "dram", "ssd")
+VERIFY_CHOICES = ("full", "header")
+
 
 @dataclass(frozen=True, slots=True)
 class EngramConfig:
@@ -233,12 +237,21 @@ class MemoryConfig:
         inline_max_rows: a decode step with at most so many rows per layer is looked up in the
             layer: handing it to the worker would cost more (0 hands everything over).
         staging_bytes: what rows fetched ahead for waiting prompts may occupy together.
+        tier: where a packed table lies: ``"dram"``, ``"ssd"`` (it stays in its file) or ``"auto"``
+            (dram where it fits).
+        verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
+            checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
     """
 
     inline_max_rows: int = 4096
     staging_bytes: int = 256 * 2**20
+    tier: Literal["auto", "dram", "ssd"] = "auto"
+    verify: Literal["full", "header"] = "full"
 
     def __post_init__(self) -> None:
+        for name, choices in (("tier", TIER_CHOICES), ("verify", VERIFY_CHOICES)):
+            value = getattr(self, name)
+            _check(value in choices, name, value, ", ".join(choices))
         for name in ("inline_max_rows", "staging_bytes"):
             value = getattr(self, name)
             is_number = isinstance(value, int) and not isinstance(value, bool)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC_CGROUP = Path("/proc/self/cgroup")
-CGROUP_ROOT = Path("/sys/fs/cgroup")
+from engram_core.cgroup import CGROUP_ROOT, PROC_CGROUP, cgroup_folders, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +47,17 @@ def _affinity_cores() -> int:
 
 
 def _quotas(proc_cgroup: Path, root: Path) -> Iterator[float]:
-    for line in _read(proc_cgroup).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            for folder in _upwards(root, path):
-                yield from _quota_v2(folder)
-        elif "cpu" in controllers.split(","):
-            for folder in _upwards(root / "cpu", path):
-                yield from _quota_v1(folder)
-
-
-def _upwards(root: Path, path: str) -> list[Path]:
-    """The cgroup's folder and its ancestors; inside a container only the root may exist."""
-    leaf = root / path.lstrip("/")
-    return [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]
+    for version, folder in cgroup_folders("cpu", proc_cgroup, root):
+        yield from _quota_v2(folder) if version == 2 else _quota_v1(folder)
 
 
 def _quota_v2(folder: Path) -> Iterator[float]:
-    words = _read(folder / "cpu.max").split()
+    words = read_text(folder / "cpu.max").split()
     if len(words) == 2 and words[0] != "max":
         yield int(words[0]) / int(words[1])
 
 
 def _quota_v1(folder: Path) -> Iterator[float]:
-    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
     if quota and period and int(quota) > 0:
         yield int(quota) / int(period)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except OSError:
-        return ""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from engram_core.errors import DeviceError
+from engram_core.host_memory import free_host_memory
 
 
 class _DoneEvent:
@@ -65,19 +64,8 @@ class CpuDevice:
 
     def memory(self) -> tuple[int, int]:
         """Available and total bytes of host memory."""
-        page, total = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
-        free = _available_bytes()
-        return page * os.sysconf("SC_AVPHYS_PAGES") if free is None else free, page * total
-
-
-def _available_bytes() -> int | None:
-    """Linux counts what its caches would give back, which "free pages" leaves out."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    match = re.search(r"^MemAvailable: +(\d+) kB$", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return free_host_memory().free_bytes, total
 
 
 def check_copy(src: torch.Tensor, dst: torch.Tensor) -> None:

@@ -32,6 +32,7 @@ class MemoryVersion:
         tiers: the table of each Engram layer.
         modules: the gated module of each Engram layer.
         content: a digest of table and module bytes (an artefact's checksum), part of the id.
+        why_tiers: where the tables lie and why, for people.
         on_last_release: called once, on the thread that gives the last reference back.
 
     Attributes:
@@ -47,6 +48,7 @@ class MemoryVersion:
         modules: Mapping[int, EngramModule],
         *,
         content: str,
+        why_tiers: str = "dram: made in memory",
         on_last_release: Callable[[], None] | None = None,
     ) -> None:
         self.hasher = hasher
@@ -59,6 +61,7 @@ class MemoryVersion:
         self.tiers: Mapping[int, Tier] = MappingProxyType(dict(tiers))
         self.modules: Mapping[int, EngramModule] = MappingProxyType(dict(modules))
         self.id = _content_id(self.layout, compressor_fingerprint, content)
+        self.why_tiers = why_tiers
         self._on_last_release = on_last_release
         self._references = 1
         self._lock = threading.Lock()

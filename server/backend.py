@@ -39,7 +39,7 @@ def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> 
     """
     device = make_device(settings.device)
     memory_config = MemoryConfig.from_dict(settings.engram_config or {})
-    loaded = load(settings, progress)
+    loaded = load(settings, progress, memory_config)
     backend = assemble(settings, loaded, device, memory_config, recorder)
     give_back_freed_memory()
     return backend

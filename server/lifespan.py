@@ -85,6 +85,7 @@ def _serve(runtime: Runtime, backend: Backend) -> None:
     LOG.info("ready", extra={"facts": {"device": backend.device, "memory": backend.memory_id}})
     prefetch = backend.engram_info.get("prefetch")
     if prefetch is not None:
+        LOG.info("tables %s", backend.engram_info["why_tiers"])
         LOG.info("prefetch %s", prefetch["why"])
     LOG.info("decode %s", backend.engine.status().decode_path)
 

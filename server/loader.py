@@ -19,9 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
-from engram_core.assembly import open_version
+from engram_core.assembly import open_version, packed_bytes
 from engram_core.backbone import backbone_fingerprint, find_decoder_layers, hidden_size
 from engram_core.compression import TokenCompressor
+from engram_core.config import MemoryConfig
 from engram_core.tables import Artefact, open_table
 from engram_core.version import MemoryVersion
 from server.artefact_choice import choose_artefact
@@ -77,8 +78,12 @@ class Loaded:
     timings: dict[str, float]
 
 
-def load(settings: LoadSettings, progress: Progress = lambda _phase, _fraction: None) -> Loaded:
-    """Load everything that `settings` name.
+def load(
+    settings: LoadSettings,
+    progress: Progress = lambda _phase, _fraction: None,
+    memory: MemoryConfig | None = None,
+) -> Loaded:
+    """Load everything that `settings` name, the tables where `memory` says.
 
     `progress` receives a phase (``source`` with ``download`` and ``convert`` inside it,
     ``tokenizer``, ``weights``, ``memory``) and the fraction of it that is done.
@@ -98,7 +103,7 @@ def load(settings: LoadSettings, progress: Progress = lambda _phase, _fraction: 
     with clock.phase("weights"):
         model = _load_model(source, settings.revision, settings.dtype)
     with clock.phase("memory"):
-        artefact, version = _load_memory(settings, model, tokenizer)
+        artefact, version = _load_memory(settings, model, tokenizer, memory, progress)
     return Loaded(model, tokenizer, source.name, version, artefact, clock.timings)
 
 
@@ -205,7 +210,11 @@ def _load_model(source: Source, revision: str | None, dtype: str) -> Any:
 
 
 def _load_memory(
-    settings: LoadSettings, model: Any, tokenizer: Any
+    settings: LoadSettings,
+    model: Any,
+    tokenizer: Any,
+    memory: MemoryConfig | None,
+    progress: Progress,
 ) -> tuple[Artefact | None, MemoryVersion | None]:
     if settings.engram == "none":
         return None, None
@@ -218,7 +227,21 @@ def _load_memory(
     compressor = TokenCompressor.from_tokenizer(
         tokenizer, artefact.manifest.tokenizer.num_ids, default_cache_dir() / CLASS_MAPS
     )
-    return artefact, open_version(artefact, compressor)
+    told = _ByteProgress(progress, packed_bytes(artefact))
+    return artefact, open_version(artefact, compressor, memory, progress=told)
+
+
+@dataclass
+class _ByteProgress:
+    """Turns bytes of tables into the fraction of the phase ``memory``."""
+
+    progress: Progress
+    total_bytes: int
+    done_bytes: int = 0
+
+    def __call__(self, num_bytes: int) -> None:
+        self.done_bytes += num_bytes
+        self.progress("memory", min(1.0, self.done_bytes / max(1, self.total_bytes)))
 
 
 @dataclass

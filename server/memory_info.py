@@ -41,6 +41,7 @@ def describe_memory(
             str(layer): {"tier": tier.name, "bytes": tier.nbytes}
             for layer, tier in version.tiers.items()
         },
+        "why_tiers": version.why_tiers,
         "prefetch": {"path": prefetcher.path, "why": prefetcher.why_path},
     }
 

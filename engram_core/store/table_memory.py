@@ -43,7 +43,6 @@ class TableMemory:
         self.has_huge_pages = _wish_huge_pages(self._map)
         whole = np.frombuffer(self._map, np.uint8)
         read_verified(file, record, whole, progress)
-        whole.flags.writeable = False
         self.data: Bytes = whole[file.data_offset :]
 
 

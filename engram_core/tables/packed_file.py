@@ -2,7 +2,7 @@
 
 A safetensors file with one byte tensor, ``records``, that begins on a page: any safetensors reader
 opens it, and a row's place follows from its id alone. Checks form here; bytes are checked against
-the manifest's checksums by whoever reads them (`read_verified`).
+the manifest's checksums by whoever reads them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -100,10 +100,10 @@ class PackedFile:
         first_page, last_page = start // per_page, -(-stop // per_page)
         with self.path.open("rb") as file:
             file.seek(self.data_offset + first_page * PAGE_BYTES)
-            data = file.read((last_page - first_page) * PAGE_BYTES)
+            data = np.fromfile(file, np.uint8, (last_page - first_page) * PAGE_BYTES)
         if len(data) < (last_page - first_page) * PAGE_BYTES:
             raise ArtefactError(f"{self.path.name} ends early; accepted: {self.file_bytes} bytes")
-        pages = np.frombuffer(data, np.uint8).reshape(-1, PAGE_BYTES)
+        pages = data.reshape(-1, PAGE_BYTES)
         records = pages[:, : per_page * record.record_bytes].reshape(-1, record.record_bytes)
         skipped = start - first_page * per_page
         return record.unpack(records[skipped : skipped + stop - start])
@@ -187,15 +187,6 @@ class ChunkSums:
 def sum_of_chunks(chunks: tuple[str, ...]) -> str:
     """One sha256 for a file that is summed in chunks: over its chunks' sums, a line each."""
     return hashlib.sha256("".join(f"{chunk}\n" for chunk in chunks).encode()).hexdigest()
-
-
-def read_chunks(file: BinaryIO, buffer: memoryview) -> Iterator[memoryview]:
-    """The file's bytes in pieces of at most the buffer, which each piece overwrites."""
-    while True:
-        length = file.readinto(buffer)  # type: ignore[attr-defined]
-        if not length:
-            return
-        yield buffer[:length]
 
 
 def _header(record: RecordFormat, num_rows: int) -> Bytes:

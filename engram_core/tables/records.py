@@ -117,14 +117,16 @@ class RecordFormat:
         out = np.zeros((num_pages, PAGE_BYTES), np.uint8)
         filled = np.zeros((num_pages * per_page, self.record_bytes), np.uint8)
         filled[: len(records)] = records
-        out[:, : per_page * self.record_bytes] = filled.reshape(num_pages, -1)
+        out[:, : per_page * self.record_bytes] = filled.reshape(
+            num_pages, per_page * self.record_bytes
+        )
         return out.reshape(-1)
 
 
 def _as_bytes(part: torch.Tensor) -> Bytes:
     """A contiguous tensor ``[n, k]`` as its bytes, ``[n, bytes]``."""
     flat: Bytes = part.contiguous().view(torch.uint8).numpy()
-    return flat.reshape(len(part), -1)
+    return flat.reshape(len(part), part.shape[1] * part.itemsize)
 
 
 def _pack_int8(values: torch.Tensor) -> tuple[torch.Tensor, ...]:

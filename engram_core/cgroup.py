@@ -1,0 +1,41 @@
+"""Where this process's control groups are: their folders, leaf first. Linux; elsewhere none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC_CGROUP = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def cgroup_folders(
+    controller: str, proc_cgroup: Path = PROC_CGROUP, root: Path = CGROUP_ROOT
+) -> Iterator[tuple[int, Path]]:
+    """The version (1 or 2) and folder of every group above this process that limits `controller`.
+
+    Args:
+        controller: ``"cpu"`` or ``"memory"``.
+        proc_cgroup: the file that names this process's groups.
+        root: where the groups' folders are.
+    """
+    for line in read_text(proc_cgroup).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from ((2, folder) for folder in _upwards(root, path))
+        elif controller in controllers.split(","):
+            yield from ((1, folder) for folder in _upwards(root / controller, path))
+
+
+def read_text(path: Path) -> str:
+    """A small file's text; empty where it does not exist."""
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def _upwards(root: Path, path: str) -> list[Path]:
+    """The group's folder and its ancestors; inside a container only the root may exist."""
+    leaf = root / path.lstrip("/")
+    return [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(root))]

@@ -1,0 +1,20 @@
+"""Where packed tables go, and what the reason says."""
+
+import pytest
+
+from engram_core.host_memory import HostMemory
+from engram_core.placement import place_tables
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("table_gib", "choice", "tier"),
+    [(1, "auto", "dram"), (7, "auto", "ssd"), (1, "ssd", "ssd"), (7, "dram", "dram")],
+)
+def test_tables_lie_where_they_fit_or_as_told(table_gib, choice, tier):
+    placed = place_tables(table_gib * GIB, choice, HostMemory(10 * GIB, "cgroup limit"))
+    assert placed.tier == tier
+    assert placed.why.startswith(tier)
+    assert f"{table_gib}.00 GiB and 10.00 GiB are free (cgroup limit)" in placed.why
+    assert ("as told" in placed.why) == (choice != "auto")
