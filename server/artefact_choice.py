@@ -36,6 +36,15 @@ def choose_artefact(choice: str, engram_dir: Path | None, fingerprint: str) -> P
     return _named(choice, shelves)
 
 
+def named_artefact(name: str, engram_dir: Path | None) -> Path:
+    """The folder of an artefact that is named by path or name.
+
+    Raises:
+        LoadError: it does not exist.
+    """
+    return _named(name, _shelves(engram_dir))
+
+
 def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
     """The folders that `choose_artefact` would choose from.
 

@@ -1,4 +1,4 @@
-"""The command line: serve, pull, info, version.
+"""The command line: serve, pull, info, table, version.
 
 Every mistake is one sentence on stderr and an exit code; see `server.process.ExitCode`. Heavy
 imports happen inside the commands, so that --help and a wrong flag answer at once.
@@ -21,6 +21,7 @@ from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_varia
 from server.flags import add_settings, explain
 from server.load_errors import LoadError
 from server.progress_lines import ProgressLines
+from server.table_options import add_table_options
 
 USAGE = 2
 FAILED = 1
@@ -70,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add(commands, "serve", serve, "load a model and serve it", None, SERVE_EPILOG)
     _add(commands, "pull", pull, "download a model without serving it", PULL_SETTINGS)
     _add(commands, "info", info, "say what serve would load, without loading it", INFO_SETTINGS)
+    add_table_options(commands, table)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=show_version)
     return parser
@@ -145,6 +147,16 @@ def info(given: dict[str, Any]) -> int:
         return _say(FAILED, _first_line(error))
     print(json.dumps(facts, indent=2))
     return 0
+
+
+def table(given: dict[str, Any]) -> int:
+    """Look at, check or convert an artefact."""
+    from server.table_command import ACTIONS  # noqa: PLC0415
+
+    try:
+        return ACTIONS[given.pop("action")](given)
+    except FAILURES as error:
+        return _say(FAILED, _first_line(error))
 
 
 def show_version(given: dict[str, Any]) -> int:

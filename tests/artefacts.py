@@ -12,7 +12,7 @@ from engram_core.config import EngramConfig
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
 from engram_core.tables import ArtefactContent, DenseRows, SparseRows
-from engram_core.tables.manifest import BackboneRecord
+from engram_core.tables.manifest import BackboneRecord, TokenizerRecord
 
 BACKBONE = BackboneRecord(name="tiny", fingerprint="f" * 64, hidden_size=32, num_layers=4)
 
@@ -28,6 +28,7 @@ def tiny_content(*, storage="sparse", dtype="int4", compressor=None, backbone=BA
         form="v41", layer_ids=(1, 2), orders=(2, 3), num_heads=2, rows_per_head=(211, 211),
         head_dim=8, hidden_size=backbone.hidden_size, norm_eps=1e-6, use_bias=False,
     )  # fmt: skip
+    tokenizer = TokenizerRecord.of(compressor, config.pad_id)
     layout = HashLayout.build(replace(config, **change), compressor.size)
     generator = torch.Generator().manual_seed(0)
     tables, modules = {}, {}
@@ -37,7 +38,7 @@ def tiny_content(*, storage="sparse", dtype="int4", compressor=None, backbone=BA
         module.kv_weight.copy_(torch.randn(module.kv_weight.shape, generator=generator) * 0.3)
         modules[layer] = module.state_dict()
     return ArtefactContent(
-        layout, compressor, backbone, tables, modules, dtype, {"made": "for a test"}
+        layout, tokenizer, backbone, tables, modules, dtype, {"made": "for a test"}
     )
 
 

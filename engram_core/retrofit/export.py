@@ -9,7 +9,7 @@ from engram_core.backbone import backbone_fingerprint, find_decoder_layers, hidd
 from engram_core.retrofit.row_parameters import RowParameters
 from engram_core.retrofit.trainer import TrainedMemory
 from engram_core.tables import ArtefactContent, SparseRows
-from engram_core.tables.manifest import BackboneRecord
+from engram_core.tables.manifest import BackboneRecord, TokenizerRecord
 
 MARK = 2.0**-10  # a trained row's values are about 0.3
 
@@ -36,7 +36,7 @@ def make_content(
     layout = memory.hasher.layout
     return ArtefactContent(
         layout=layout,
-        compressor=memory.compressor,
+        tokenizer=TokenizerRecord.of(memory.compressor, layout.config.pad_id),
         backbone=describe_backbone(model, model_name),
         tables={
             layer: sparse_rows(rows, layout.rows[layer]) for layer, rows in memory.rows.items()

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from engram_core.compression import TokenCompressor
 from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
 from engram_core.layout import HashLayout
@@ -33,6 +34,16 @@ class TokenizerRecord:
     num_ids: int
     compressed_size: int
     pad_class: int
+
+    @classmethod
+    def of(cls, compressor: TokenCompressor, pad_id: int) -> Self:
+        """What an artefact records of a class map and the raw id that fills empty places."""
+        return cls(
+            fingerprint=compressor.fingerprint,
+            num_ids=compressor.num_ids,
+            compressed_size=compressor.size,
+            pad_class=int(compressor.class_ids[pad_id]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class Artefact:
         }
         self._tables = {layer: self._read_table(layer, blobs) for layer in self.config.layer_ids}
         self._modules = self._read_modules(blobs[MODULE_NAME])
+        needed = {MODULE_NAME, *map(table_name, self.config.layer_ids)}
+        self._extras = {name: blob for name, blob in blobs.items() if name not in needed}
         self.content = _content(self.manifest.files)
 
     @property
@@ -81,6 +83,10 @@ class Artefact:
     def module_state(self, layer: int) -> Mapping[str, torch.Tensor]:
         """The weights of a layer's module, by the names of `EngramModule.state_dict`."""
         return self._modules[layer]
+
+    def extras(self) -> Mapping[str, bytes]:
+        """Further files by name, such as a licence or the facts."""
+        return self._extras
 
     def check_tokenizer(self, compressor: TokenCompressor) -> None:
         """Refuse a tokenizer whose class map is not the one the rows were trained with.

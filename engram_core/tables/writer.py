@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from engram_core.compression import TokenCompressor
 from engram_core.errors import ArtefactError, ConfigError
 from engram_core.layout import HashLayout
 from engram_core.tables.encoding import PACKED, encode, storage_of
@@ -26,7 +25,8 @@ from engram_core.tables.manifest import (
     TokenizerRecord,
 )
 from engram_core.tables.native import MODULE_NAME, module_prefix, table_name
-from engram_core.tables.packed_file import PackedWriter, Progress, sum_of_chunks
+from engram_core.tables.packed_file import Progress, sum_of_chunks
+from engram_core.tables.packed_writer import PackedWriter
 from engram_core.tables.records import RecordFormat
 from engram_core.tables.rows import RowReader, RowsReader, TableRows
 
@@ -39,7 +39,7 @@ class ArtefactContent:
 
     Attributes:
         layout: configuration and hash constants.
-        compressor: the class map that the rows were trained with.
+        tokenizer: the class map that the rows were trained with.
         backbone: the model that the memory was trained for.
         tables: the rows of each Engram layer, all dense or all sparse; readers when `packed`.
         modules: the weights of each Engram layer, named as in `EngramModule.state_dict`.
@@ -49,7 +49,7 @@ class ArtefactContent:
     """
 
     layout: HashLayout
-    compressor: TokenCompressor
+    tokenizer: TokenizerRecord
     backbone: BackboneRecord
     tables: Mapping[int, TableRows] | Mapping[int, RowReader]
     modules: Mapping[int, Mapping[str, torch.Tensor]]
@@ -113,10 +113,10 @@ def _check(content: ArtefactContent) -> None:
             )
     if not content.packed and len({*map(storage_of, content.plain_tables.values())}) != 1:
         raise ConfigError("tables mix dense and sparse rows; accepted: one storage for all layers")
-    if content.layout.compressed_size != content.compressor.size:
+    if content.layout.compressed_size != content.tokenizer.compressed_size:
         raise ConfigError(
             f"the layout was built for {content.layout.compressed_size} token classes; "
-            f"accepted: {content.compressor.size}, as the tokenizer has"
+            f"accepted: {content.tokenizer.compressed_size}, as the tokenizer has"
         )
 
 
@@ -160,15 +160,9 @@ def _write_table(path: Path, rows: RowReader, dtype: str, progress: Progress) ->
 
 
 def _manifest(content: ArtefactContent, files: Mapping[str, FileRecord]) -> Manifest:
-    compressor = content.compressor
     return Manifest(
         layout=content.layout,
-        tokenizer=TokenizerRecord(
-            fingerprint=compressor.fingerprint,
-            num_ids=compressor.num_ids,
-            compressed_size=compressor.size,
-            pad_class=int(compressor.class_ids[content.layout.config.pad_id]),
-        ),
+        tokenizer=content.tokenizer,
         backbone=content.backbone,
         storage=content.storage,
         dtype=content.dtype,

@@ -10,10 +10,15 @@ from artefacts import tiny_compressor, tiny_content
 from safetensors.torch import load_file, save_file
 
 from engram_core.assembly import open_version
-from engram_core.errors import MismatchError
+from engram_core.config import MemoryConfig
+from engram_core.errors import ConfigError, MismatchError
 from engram_core.store.host import HostTier
 from engram_core.store.sparse import SparseTier
 from engram_core.tables import open_table, write_artefact
+from engram_core.tables.convert import pack_artefact
+from engram_core.tables.rows import RowsReader
+
+TIERS = ("dram", "ssd", "auto")
 
 
 @pytest.mark.parametrize(
@@ -72,3 +77,56 @@ def test_weights_of_another_shape_are_refused(tmp_path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(MismatchError, match=r"module\.safetensors: weights of layer 1.*\(3, 3\)"):
         open_version(open_table(folder), tiny_compressor())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "int4"])
+@pytest.mark.parametrize("storage", ["sparse", "dense"])
+def test_packed_tables_give_equal_rows_in_dram_and_on_the_ssd(tmp_path, storage, dtype) -> None:
+    source_dtype = "bfloat16" if storage == "sparse" else "float32"
+    write_artefact(tmp_path / "a", tiny_content(storage=storage, dtype=source_dtype))
+    source = open_table(tmp_path / "a")
+    pack_artefact(source, tmp_path / "b", dtype)
+    artefact = open_table(tmp_path / "b")
+    assert artefact.layout == source.layout
+    assert artefact.manifest.training["packed_from"]["storage"] == storage
+    versions = [
+        open_version(artefact, tiny_compressor(), MemoryConfig(tier=tier)) for tier in TIERS
+    ]
+    assert len({version.id for version in versions}) == 1
+    for layer in (1, 2):
+        read = []
+        for version, name in zip(versions, ("host", "ssd", "host"), strict=True):
+            tier = version.tiers[layer]
+            assert tier.name == name
+            ids = np.random.default_rng(0).integers(0, tier.num_rows, 3000)
+            read.append(torch.empty(3000, tier.row_dim, dtype=torch.bfloat16))
+            tier.gather(ids, read[-1])
+        assert torch.equal(read[0], read[1])
+        assert torch.equal(read[0], read[2])
+        if dtype == "bfloat16":
+            whole = RowsReader(source.rows(layer)).read(0, tier.num_rows).bfloat16()
+            assert torch.equal(read[0], whole[torch.from_numpy(ids)])
+
+
+def test_a_sparse_artefact_cannot_stay_on_the_ssd(tmp_path) -> None:
+    write_artefact(tmp_path / "a", tiny_content())
+    with pytest.raises(ConfigError, match=r"'ssd' for a sparse artefact; accepted: .*convert"):
+        open_version(open_table(tmp_path / "a"), tiny_compressor(), MemoryConfig(tier="ssd"))
+
+
+@pytest.mark.parametrize("tier", ["dram", "ssd"])
+def test_a_damaged_packed_table_is_refused(tmp_path, tier) -> None:
+    write_artefact(tmp_path / "a", tiny_content())
+    pack_artefact(open_table(tmp_path / "a"), tmp_path / "b", "int8")
+    path = tmp_path / "b" / "table-layer2.safetensors"
+    blob = bytearray(path.read_bytes())
+    blob[-4000] ^= 1
+    path.write_bytes(blob)
+    artefact = open_table(tmp_path / "b")
+    with pytest.raises(MismatchError, match=r"table-layer2.*sha256 of chunk 0"):
+        open_version(artefact, tiny_compressor(), MemoryConfig(tier=tier))
+    quick = MemoryConfig(tier="ssd", verify="header")
+    assert "as told" in open_version(artefact, tiny_compressor(), quick).why_tiers
+    path.write_bytes(blob[:-4096])
+    with pytest.raises(MismatchError, match=r"table-layer2.*bytes"):
+        open_table(tmp_path / "b")

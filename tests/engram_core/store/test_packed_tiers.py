@@ -12,7 +12,8 @@ from engram_core.store.disk import DiskTier
 from engram_core.store.packed import PackedTier
 from engram_core.store.table_memory import TableMemory, verify
 from engram_core.tables.manifest import FileRecord
-from engram_core.tables.packed_file import PackedFile, PackedWriter, sum_of_chunks
+from engram_core.tables.packed_file import PackedFile, sum_of_chunks
+from engram_core.tables.packed_writer import PackedWriter
 from engram_core.tables.records import PACKED_DTYPES, RecordFormat
 
 NUM_ROWS = 2000

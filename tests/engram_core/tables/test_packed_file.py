@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
-from engram_core.tables import packed_file
-from engram_core.tables.packed_file import PackedFile, PackedWriter
+from engram_core.tables import packed_writer
+from engram_core.tables.packed_file import PackedFile
+from engram_core.tables.packed_writer import PackedWriter
 from engram_core.tables.records import RecordFormat
 
 
@@ -43,7 +44,7 @@ def test_it_is_a_safetensors_file_on_page_borders(tmp_path):
 
 
 def test_chunks_are_summed_like_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed_file, "CHUNK_BYTES", 5000)
+    monkeypatch.setattr(packed_writer, "CHUNK_BYTES", 5000)
     num_bytes, chunks = written(tmp_path / "t", torch.randn(300, 64))
     assert len(chunks) == -(-num_bytes // 5000)
 

@@ -1,0 +1,77 @@
+"""`engram-server table info|verify|convert`: artefacts looked at, checked and packed.
+
+Knows the artefacts' folders; loads no model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engram_core.assembly import packed_bytes
+from engram_core.store.table_memory import verify
+from engram_core.tables import open_table
+from engram_core.tables.convert import pack_artefact
+from engram_core.tables.native import Artefact
+from engram_core.tables.packed_file import PackedFile
+from server.artefact_choice import named_artefact
+from server.memory_info import describe_artefact
+from server.progress_lines import ProgressLines
+
+
+def info(given: dict[str, Any]) -> int:
+    """Print what an artefact declares and how large it is."""
+    artefact = _open(given)
+    facts = describe_artefact(artefact)
+    facts["files"] = {name: r.bytes for name, r in artefact.manifest.files.items()}
+    facts["primes"] = {str(layer): primes for layer, primes in artefact.layout.primes.items()}
+    print(json.dumps(facts, indent=2))
+    return 0
+
+
+def check(given: dict[str, Any]) -> int:
+    """Check an artefact; everything but packed tables is checked by opening it."""
+    artefact = _open(given)
+    told = _Progress("verify", packed_bytes(artefact))
+    for layer in artefact.config.layer_ids:
+        rows = artefact.rows(layer)
+        if isinstance(rows, PackedFile):
+            verify(rows, artefact.table_record(layer), told)
+    files = artefact.manifest.files
+    total = sum(record.bytes for record in files.values())
+    print(f"{artefact.name}: {len(files)} files, {total} bytes, all as the manifest says")
+    return 0
+
+
+def convert(given: dict[str, Any]) -> int:
+    """Write a packed artefact."""
+    artefact, folder, dtype = _open(given), given["folder"], given["dtype"]
+    total_rows = sum(artefact.layout.rows.values())
+    pack_artefact(artefact, folder, dtype, _Progress("convert", total_rows))
+    print(folder)
+    return 0
+
+
+def _open(given: dict[str, Any]) -> Artefact:
+    return open_table(named_artefact(given["artefact"], given["engram_dir"]))
+
+
+ACTIONS: Mapping[str, Callable[[dict[str, Any]], int]] = {
+    "info": info,
+    "verify": check,
+    "convert": convert,
+}
+
+
+class _Progress:
+    """Shows the share that is done; called with what was done since."""
+
+    def __init__(self, phase: str, total: int) -> None:
+        self._show: Callable[[str, float], None] = ProgressLines(sys.stderr)
+        self._phase, self._total, self._done = phase, total, 0
+
+    def __call__(self, done: int) -> None:
+        self._done += done
+        self._show(self._phase, min(1.0, self._done / max(1, self._total)))

@@ -1,0 +1,36 @@
+"""The words of `engram-server table`; imports nothing heavy, so that --help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PACKED_DTYPES = ("bfloat16", "float16", "int8", "float8_e4m3", "int4")
+_ACTIONS = (
+    ("info", "print what an artefact declares, its sizes and its primes"),
+    ("verify", "compare every byte of an artefact with its checksums"),
+    ("convert", "write an artefact's tables packed in a row format, for the SSD or less memory"),
+)
+
+
+def add_table_options(commands: Any, run: Callable[[dict[str, Any]], int]) -> None:
+    """Add ``table`` with its actions; `run` receives what was said, ``action`` among it."""
+    text = "look at, check or convert a memory's tables"
+    table = commands.add_parser("table", help=text, description=text.capitalize() + ".")
+    actions = table.add_subparsers(required=True, metavar="ACTION")
+    for name, text in _ACTIONS:
+        parser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        parser.add_argument("artefact", help="a folder, or a name inside --engram-dir")
+        parser.add_argument("--engram-dir", type=Path, help="folder of artefacts")
+        if name == "convert":
+            _add_convert(parser)
+        parser.set_defaults(command=run, action=name)
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="the new artefact; must not exist")
+    parser.add_argument(
+        "--dtype", choices=PACKED_DTYPES, default="int8", help="row format (default: int8)"
+    )
