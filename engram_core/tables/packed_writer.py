@@ -1,4 +1,4 @@
-"""PackedWriter: writes a packed table front to back, of any size. See `packed_file` for the form."""
+"""PackedWriter: writes a packed table front to back, of any size; `packed_file` has the form."""
 
 from __future__ import annotations
 

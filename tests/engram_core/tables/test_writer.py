@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from artefacts import tiny_compressor, tiny_content
+from artefacts import tiny_content
 
 from engram_core.errors import ArtefactError, ConfigError
 from engram_core.tables import open_table, write_artefact
@@ -42,7 +42,7 @@ def test_extras_are_kept_and_checked(tmp_path) -> None:
         (lambda c: replace(c, tables={1: c.tables[1]}), "tables covers layers"),
         (lambda c: replace(c, modules={}), "modules covers layers"),
         (lambda c: replace(c, tables={1: c.tables[2], 2: c.tables[1]}), "table of layer"),
-        (lambda c: replace(c, compressor=tiny_compressor(num_classes=90)), "token classes"),
+        (lambda c: replace(c, tokenizer=replace(c.tokenizer, compressed_size=90)), "token classes"),
         (
             lambda c: replace(c, tables={**c.tables, 2: tiny_content(storage="dense").tables[2]}),
             "mix dense and sparse",
