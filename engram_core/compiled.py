@@ -21,19 +21,26 @@ from typing import Any
 
 import numpy as np
 
+from engram_core.hot_kernels import copy_rows, find_places, reserve_slots, store_rows
+
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The compiled functions; see the functions of the same names below."""
+    """The compiled functions; see the functions of the same names here and in `hot_kernels`."""
 
     window_rows: Callable[..., None]
     mark_hits: Callable[..., int]
     take_sparse: Callable[..., int]
     count_unique: Callable[..., int]
     add_gated: Callable[..., None]
+    find_places: Callable[..., tuple[int, int, int]]
+    reserve_slots: Callable[..., tuple[int, int]]
+    copy_rows: Callable[..., None]
+    copy_rows_upcast: Callable[..., None]
+    store_rows: Callable[..., None]
 
 
 _kernels: Kernels | None = None
@@ -75,6 +82,8 @@ def _compile_all() -> Kernels:
 
     ids, ids_2d, slots, flags = "int64[::1]", "int64[:, ::1]", "int32[::1]", "boolean[::1]"
     words, floats, floats_2d = "uint16[:, ::1]", "float32[::1]", "float32[:, ::1]"
+    tables = "Tuple((int32[::1], uint8[::1], int32[::1], int64[::1], int32[::1]))"
+    wide_words = "uint32[:, ::1]"
     return Kernels(
         window_rows=compiled(window_rows, "void", [ids_2d, ids, ids, ids, ids, ids_2d]),
         mark_hits=compiled(mark_hits, "int64", [ids_2d, slots, "int64", flags, flags]),
@@ -87,6 +96,19 @@ def _compile_all() -> Kernels:
             # sums may be reordered, or they could not be vectorised
             fastmath={"reassoc", "contract", "nsz"},
         ),
+        find_places=compiled(
+            find_places,
+            "UniTuple(int64, 3)",
+            [ids, "boolean", tables, "int64", "int64", slots, ids],
+        ),
+        reserve_slots=compiled(
+            reserve_slots,
+            "UniTuple(int64, 2)",
+            [ids, tables, "uint64[::1]", "int64", "int64", "int64", slots],
+        ),
+        copy_rows=compiled(copy_rows, "void", [words, slots, "int64", words]),
+        copy_rows_upcast=compiled(copy_rows, "void", [words, slots, "int64", wide_words]),
+        store_rows=compiled(store_rows, "void", [words, slots, words]),
     )
 
 
