@@ -97,10 +97,10 @@ def reserve_slots(
             row = row_of_slot[slot]
             if row == NO_ROW or stamps[slot] >= oldest:
                 continue
-            count = np.int64(counts[row])
+            count = int(counts[row])
             if count < fewest:
-                victim, fewest = slot, count
-        if victim != NO_SLOT and np.int64(counts[missing[index]]) >= fewest + threshold:
+                victim, fewest = int(slot), count
+        if victim != NO_SLOT and int(counts[missing[index]]) >= fewest + threshold:
             place_of_row[row_of_slot[victim]] = ABSENT
             row_of_slot[victim] = NO_ROW
             evictions += 1
