@@ -134,7 +134,7 @@ class HotCache:
         # what compiled code accepts
         ids: RowIds = np.require(row_ids.reshape(-1), requirements=("C", "W"))
         tally = HotTally(self.name, self.inner.name)
-        hits = self._deliver(ids, words, tally)
+        hits = self._deliver(ids, words, tally, is_lookup=True)
         with self._lock:
             self._hits += hits
             self._misses += ids.size - hits
@@ -148,7 +148,7 @@ class HotCache:
     def warm(self, row_ids: RowIds) -> int:
         """Fetch rows that will be wanted, hottest first; returns how many lie in slots then.
 
-        Each counts as one more occurrence, in no statistics. Ids beyond the capacity are left out,
+        Each counts as met at least once, in no statistics. Ids beyond the capacity are left out,
         since they would take the slots of hotter ones.
 
         Raises:
@@ -160,7 +160,9 @@ class HotCache:
         for start in range(0, wanted.size, _WARM_CHUNK_ROWS):
             ids: RowIds = wanted[start : start + _WARM_CHUNK_ROWS].copy()
             rows = np.empty((ids.size, self.row_dim), dtype=np.uint16)
-            self._deliver(ids, rows, HotTally(self.name, self.inner.name))
+            with self._lock:
+                self._policy.raise_counts(ids, np.uint8(1))
+            self._deliver(ids, rows, HotTally(self.name, self.inner.name), is_lookup=False)
         return self.resident_rows
 
     def save_hot_list(self, path: Path) -> None:
@@ -182,9 +184,9 @@ class HotCache:
             self._policy.raise_counts(saved.row_ids, saved.counts)
         return self.warm(saved.row_ids)
 
-    def _deliver(self, ids: RowIds, words: Words, tally: HotTally) -> int:
+    def _deliver(self, ids: RowIds, words: Words, tally: HotTally, *, is_lookup: bool) -> int:
         """Write all rows, in as many rounds as others' fetches fail; returns the hits."""
-        hits, rest = self._deliver_round(ids, words, tally, is_lookup=True)
+        hits, rest = self._deliver_round(ids, words, tally, is_lookup=is_lookup)
         while rest.size:
             again = np.empty((rest.size, self.row_dim), dtype=words.dtype)
             _, failed = self._deliver_round(ids[rest], again, tally, is_lookup=False)

@@ -124,8 +124,10 @@ class HotPolicy:
         return Plan(places, missing, self._reserve(missing), self._epoch, int(hits), int(waits))
 
     def _reserve(self, missing: RowIds) -> npt.NDArray[np.int32]:
-        kernels = compiled.kernels() or hot_kernels
         reserved = np.empty(missing.size, dtype=np.int32)
+        if missing.size == 0:
+            return reserved
+        kernels = compiled.kernels() or hot_kernels
         self._num_free, evictions = kernels.reserve_slots(
             missing,
             self._tables,
@@ -163,7 +165,7 @@ class HotPolicy:
         order = np.lexsort((rows, -counts.astype(np.int64)))
         return rows[order], counts[order]
 
-    def raise_counts(self, row_ids: RowIds, counts: npt.NDArray[np.uint8]) -> None:
+    def raise_counts(self, row_ids: RowIds, counts: npt.NDArray[np.uint8] | np.uint8) -> None:
         """Let rows count as at least so hot."""
         self._counts[row_ids] = np.maximum(self._counts[row_ids], counts)
 
