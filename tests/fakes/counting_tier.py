@@ -6,9 +6,9 @@ import threading
 import time
 
 import numpy as np
-from fakes.tiers import WrappedTier
 
 from engram_core.errors import TierError
+from fakes.tiers import WrappedTier
 
 
 class CountingTier(WrappedTier):

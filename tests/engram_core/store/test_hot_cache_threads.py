@@ -120,12 +120,11 @@ def test_whoever_waited_for_a_failed_fetch_fetches_itself(fetching):
 def test_hits_do_not_wait_for_others_fetches():
     held = HeldTier(HostTier(ROWS))
     held.let_go.set()
-    cache = HotCache(held, capacity_rows=4)
+    cache = HotCache(held, capacity_rows=1000)
     assert_rows(cache, np.array([5, 6]))
     held.let_go.clear()
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(assert_rows, cache, np.arange(10, 30))
-        assert cache.misses == 2
         while cache._policy._epoch < 2:
             threading.Event().wait(0.001)
         assert assert_rows(cache, np.array([6])).rows_by_tier == {"hot": 1}

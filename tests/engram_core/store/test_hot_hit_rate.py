@@ -2,7 +2,6 @@
 
 import pydoc_data.topics
 
-import numpy as np
 import pytest
 import torch
 from golden_cases import DEMO, class_map

@@ -67,8 +67,8 @@ def test_a_failed_write_keeps_the_old_list(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError("full")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
-        patch.setattr("engram_core.store.hot_list.os.fsync", refuse)
+    monkeypatch.setattr("engram_core.store.hot_list.os.fsync", refuse)
+    with pytest.raises(OSError, match="full"):
         write_hot_list(path, HotList(100, 8, IDS[:1], COUNTS[:1]))
     assert read_hot_list(path, 100, 8).row_ids.tolist() == IDS.tolist()
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
