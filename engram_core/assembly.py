@@ -18,10 +18,12 @@ from engram_core.placement import Placement, place_tables
 from engram_core.store.base import Tier
 from engram_core.store.disk import DiskTier
 from engram_core.store.host import HostTier
+from engram_core.store.hot_cache import HotCache
 from engram_core.store.packed import PackedTier
 from engram_core.store.sparse import SparseTier
 from engram_core.store.table_memory import TableMemory, verify
 from engram_core.tables import Artefact, SparseRows, TableRows
+from engram_core.tables.manifest import FileRecord
 from engram_core.tables.native import MODULE_NAME
 from engram_core.tables.packed_file import PackedFile, Progress
 from engram_core.version import MemoryVersion
@@ -81,12 +83,13 @@ def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
     storage = artefact.manifest.storage
     table_bytes = packed_bytes(artefact)
     if table_bytes:
-        return place_tables(table_bytes, memory.tier, free_host_memory())
-    if memory.tier == "ssd":
-        raise ConfigError(
-            f"tier is 'ssd' for a {storage} artefact; accepted: auto or dram, or a packed "
-            "artefact (engram-server table convert)"
-        )
+        return place_tables(table_bytes, memory, free_host_memory())
+    for name, value in (("tier", memory.tier), ("hot_cache", memory.hot_cache)):
+        if value in ("ssd", "on"):
+            raise ConfigError(
+                f"{name} is {value!r} for a {storage} artefact, whose rows are always in memory; "
+                "accepted: auto, or a packed artefact (engram-server table convert)"
+            )
     return Placement("dram", f"dram: a {storage} artefact is always read into memory")
 
 
@@ -97,7 +100,7 @@ def open_tier(
     memory: MemoryConfig,
     progress: Progress = lambda _bytes: None,
 ) -> Tier:
-    """The tier of a layer's table where `placement` says, its bytes verified.
+    """The tier of a layer's table where `placement` says, its bytes verified, cached if so said.
 
     Raises:
         MismatchError: bytes are not what the manifest says. TierError: they changed meanwhile.
@@ -105,6 +108,26 @@ def open_tier(
     rows, record = artefact.rows(layer), artefact.table_record(layer)
     if not isinstance(rows, PackedFile):
         return make_tier(rows)
+    tier = _open_packed(rows, record, placement, memory, progress)
+    if not placement.hot_cache:
+        return tier
+    return HotCache(tier, budget_bytes=_share(memory.hot_cache_bytes, rows, artefact))
+
+
+def _share(budget_bytes: int | None, rows: PackedFile, artefact: Artefact) -> int | None:
+    """A table's part of the hot caches' memory, by its rows."""
+    if budget_bytes is None:
+        return None
+    return budget_bytes * rows.num_rows // sum(artefact.layout.rows.values())
+
+
+def _open_packed(
+    rows: PackedFile,
+    record: FileRecord,
+    placement: Placement,
+    memory: MemoryConfig,
+    progress: Progress,
+) -> Tier:
     if placement.tier == "dram":
         held = TableMemory(rows, record, progress)
         return PackedTier(held.data, rows.format, rows.num_rows)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from engram_core.disk_reads import compile_reads
+from engram_core.hot_kernels import copy_rows, find_places, reserve_slots, store_rows
 from engram_core.record_kernels import take_copied, take_fp8, take_int4, take_int8
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,9 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The compiled functions; see the functions of the same names here and in `record_kernels`."""
+    """The compiled functions; see those of the same names here, in `record_kernels` and in
+    `hot_kernels`.
+    """
 
     window_rows: Callable[..., None]
     mark_hits: Callable[..., int]
@@ -41,6 +44,11 @@ class Kernels:
     take_int8: Callable[..., None]
     take_fp8: Callable[..., None]
     take_int4: Callable[..., None]
+    find_places: Callable[..., tuple[int, int, int]]
+    reserve_slots: Callable[..., tuple[int, int]]
+    copy_rows: Callable[..., None]
+    copy_rows_upcast: Callable[..., None]
+    store_rows: Callable[..., None]
 
 
 _kernels: Kernels | None = None
@@ -97,6 +105,8 @@ def _compile_all() -> Kernels:
     ids, ids_2d, slots, flags = "int64[::1]", "int64[:, ::1]", "int32[::1]", "boolean[::1]"
     words, floats, floats_2d = "uint16[:, ::1]", "float32[::1]", "float32[:, ::1]"
     records = [ids, "uint8[::1]", "int64", "int64", "int64"]
+    tables = "Tuple((int32[::1], uint8[::1], int32[::1], int64[::1], int32[::1]))"
+    wide_words = "uint32[:, ::1]"
     return Kernels(
         window_rows=compiled(window_rows, "void", [ids_2d, ids, ids, ids, ids, ids_2d]),
         mark_hits=compiled(mark_hits, "int64", [ids_2d, slots, "int64", flags, flags]),
@@ -113,6 +123,19 @@ def _compile_all() -> Kernels:
         take_int8=compiled(take_int8, "void", [*records, words]),
         take_fp8=compiled(take_fp8, "void", [*records, floats, words]),
         take_int4=compiled(take_int4, "void", [*records, words]),
+        find_places=compiled(
+            find_places,
+            "UniTuple(int64, 3)",
+            [ids, "boolean", tables, "int64", "int64", slots, ids],
+        ),
+        reserve_slots=compiled(
+            reserve_slots,
+            "UniTuple(int64, 2)",
+            [ids, tables, "uint64[::1]", "int64", "int64", "int64", slots],
+        ),
+        copy_rows=compiled(copy_rows, "void", [words, slots, "int64", words]),
+        copy_rows_upcast=compiled(copy_rows, "void", [words, slots, "int64", wide_words]),
+        store_rows=compiled(store_rows, "void", [words, slots, words]),
     )
 
 

@@ -51,8 +51,11 @@ V41_OPTIONAL = frozenset(
 DEMO_NORM_EPS = 1.1920928955078125e-07  # torch.finfo(float32).eps, what nn.RMSNorm uses unasked
 
 # what MemoryConfig accepts
-TIER_CHOICES = ("auto", "dram", "ssd")
-VERIFY_CHOICES = ("full", "header")
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "tier": ("auto", "dram", "ssd"),
+    "hot_cache": ("auto", "on", "off"),
+    "verify": ("full", "header"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,10 @@ class MemoryConfig:
         staging_bytes: what rows fetched ahead for waiting prompts may occupy together.
         tier: where a packed table lies: ``"dram"``, ``"ssd"`` (it stays in its file) or ``"auto"``
             (dram where it fits).
+        hot_cache: ``"on"`` keeps the hottest rows in memory in front of the tier, ``"off"`` does
+            not, ``"auto"`` does in front of an SSD: before rows in DRAM it only costs.
+        hot_cache_bytes: memory of all layers' hot caches together; None: room for a tenth of the
+            rows.
         verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
             checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
     """
@@ -246,16 +253,18 @@ class MemoryConfig:
     inline_max_rows: int = 4096
     staging_bytes: int = 256 * 2**20
     tier: Literal["auto", "dram", "ssd"] = "auto"
+    hot_cache: Literal["auto", "on", "off"] = "auto"
+    hot_cache_bytes: int | None = None
     verify: Literal["full", "header"] = "full"
 
     def __post_init__(self) -> None:
-        for name, choices in (("tier", TIER_CHOICES), ("verify", VERIFY_CHOICES)):
+        for name, choices in CHOICES.items():
             value = getattr(self, name)
             _check(value in choices, name, value, ", ".join(choices))
+        if self.hot_cache_bytes is not None:
+            _check_count("hot_cache_bytes", self.hot_cache_bytes)
         for name in ("inline_max_rows", "staging_bytes"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            _check(is_number and 0 <= value < 2**63, name, value, "a whole number >= 0")
+            _check_count(name, getattr(self, name))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -268,6 +277,11 @@ class MemoryConfig:
 def _check(ok: bool, name: str, value: object, accepted: str) -> None:
     if not ok:
         raise ConfigError(f"{name} is {value!r}; accepted: {accepted}")
+
+
+def _check_count(name: str, value: object) -> None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    _check(is_count, name, value, "a whole number >= 0")
 
 
 def _refuse_unknown(unknown: set[str], known: set[str] | frozenset[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engram_core.config import MemoryConfig
 from engram_core.host_memory import HostMemory
 
 _DRAM_SHARE = 0.6  # of the free memory; the backbone's caches and everybody else need the rest
@@ -18,27 +19,41 @@ class Placement:
     """Where tables lie.
 
     Attributes:
-        tier: ``"dram"`` or ``"ssd"``. why: the reason, for people.
+        tier: ``"dram"`` or ``"ssd"``.
+        why: the reason, for people.
+        hot_cache: whether a cache of hot rows stands in front of it.
     """
 
     tier: str
     why: str
+    hot_cache: bool = False
 
 
-def place_tables(table_bytes: int, choice: str, memory: HostMemory) -> Placement:
-    """Choose the tier of tables that take `table_bytes` together.
+def place_tables(table_bytes: int, config: MemoryConfig, memory: HostMemory) -> Placement:
+    """Choose the tier of packed tables that take `table_bytes` together, and whether to cache.
 
     Args:
         table_bytes: of all layers.
-        choice: ``"auto"``, ``"dram"`` or ``"ssd"``.
+        config: what the operator said.
         memory: what is free.
     """
     sizes = (
         f"the tables take {table_bytes / _GIB:.2f} GiB and {memory.free_bytes / _GIB:.2f} GiB are "
         f"free ({memory.source})"
     )
-    if choice != "auto":
-        return Placement(choice, f"{choice}: as told; {sizes}")
-    if table_bytes <= memory.free_bytes * _DRAM_SHARE:
-        return Placement("dram", f"dram: {sizes}")
-    return Placement("ssd", f"ssd: {sizes}, of which tables get at most {_DRAM_SHARE:.0%}")
+    tier, why = config.tier, f"as told; {sizes}"
+    if tier == "auto":
+        fits = table_bytes <= memory.free_bytes * _DRAM_SHARE
+        tier = "dram" if fits else "ssd"
+        why = sizes if fits else f"{sizes}, of which tables get at most {_DRAM_SHARE:.0%}"
+    hot, why_hot = _choose_hot_cache(config, tier)
+    return Placement(tier, f"{tier}: {why}; hot cache {why_hot}", hot)
+
+
+def _choose_hot_cache(config: MemoryConfig, tier: str) -> tuple[bool, str]:
+    if config.hot_cache != "auto":
+        return config.hot_cache == "on", f"{config.hot_cache}: as told"
+    if tier == "ssd":
+        size = config.hot_cache_bytes
+        return True, f"on: {'a tenth of the rows' if size is None else f'{size} bytes'}"
+    return False, "off: a hit would cost as much as a row in dram"

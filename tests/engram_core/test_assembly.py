@@ -18,7 +18,14 @@ from engram_core.tables import open_table, write_artefact
 from engram_core.tables.convert import pack_artefact
 from engram_core.tables.rows import RowsReader
 
-TIERS = ("dram", "ssd", "auto")
+MEMORIES = (
+    MemoryConfig(tier="dram"),
+    MemoryConfig(tier="ssd", hot_cache="off"),
+    MemoryConfig(),
+    MemoryConfig(tier="ssd"),
+    MemoryConfig(tier="dram", hot_cache="on", hot_cache_bytes=20_000),
+)
+NAMES = ("host", "ssd", "host", "hot", "hot")
 
 
 @pytest.mark.parametrize(
@@ -89,20 +96,17 @@ def test_packed_tables_give_equal_rows_in_dram_and_on_the_ssd(tmp_path, storage,
     artefact = open_table(tmp_path / "b")
     assert artefact.layout == source.layout
     assert artefact.manifest.training["packed_from"]["storage"] == storage
-    versions = [
-        open_version(artefact, tiny_compressor(), MemoryConfig(tier=tier)) for tier in TIERS
-    ]
+    versions = [open_version(artefact, tiny_compressor(), memory) for memory in MEMORIES]
     assert len({version.id for version in versions}) == 1
     for layer in (1, 2):
         read = []
-        for version, name in zip(versions, ("host", "ssd", "host"), strict=True):
+        for version, name in zip(versions, NAMES, strict=True):
             tier = version.tiers[layer]
             assert tier.name == name
             ids = np.random.default_rng(0).integers(0, tier.num_rows, 3000)
             read.append(torch.empty(3000, tier.row_dim, dtype=torch.bfloat16))
             tier.gather(ids, read[-1])
-        assert torch.equal(read[0], read[1])
-        assert torch.equal(read[0], read[2])
+        assert all(torch.equal(read[0], other) for other in read)
         if dtype == "bfloat16":
             whole = RowsReader(source.rows(layer)).read(0, tier.num_rows).bfloat16()
             assert torch.equal(read[0], whole[torch.from_numpy(ids)])
