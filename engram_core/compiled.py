@@ -31,9 +31,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The compiled functions; see those of the same names here, in `record_kernels` and in
-    `hot_kernels`.
-    """
+    """The compiled functions: those of the same names here and in the modules of kernels."""
 
     window_rows: Callable[..., None]
     mark_hits: Callable[..., int]
