@@ -1,4 +1,4 @@
-"""The command line: serve, pull, info, version.
+"""The command line: serve, pull, info, rows, version.
 
 Every mistake is one sentence on stderr and an exit code; see `server.process.ExitCode`. Heavy
 imports happen inside the commands, so that --help and a wrong flag answer at once.
@@ -21,6 +21,7 @@ from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_varia
 from server.flags import add_settings, explain
 from server.load_errors import LoadError
 from server.progress_lines import ProgressLines
+from server.rows_command import RowsUsageError, add_rows
 
 USAGE = 2
 FAILED = 1
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[dict[str, Any]], int] = given.pop("command")
     try:
         return command(given)
-    except SettingsFileError as error:
+    except (SettingsFileError, RowsUsageError) as error:
         return _say(USAGE, str(error))
     except KeyboardInterrupt:
         return _say(FAILED, "interrupted")
@@ -70,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add(commands, "serve", serve, "load a model and serve it", None, SERVE_EPILOG)
     _add(commands, "pull", pull, "download a model without serving it", PULL_SETTINGS)
     _add(commands, "info", info, "say what serve would load, without loading it", INFO_SETTINGS)
+    add_rows(commands)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=show_version)
     return parser

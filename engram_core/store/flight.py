@@ -19,7 +19,7 @@ from engram_core.store.row_source import RowSourceDescription, ServedTable
 
 DESCRIBE = "describe"  # the action that answers with a description
 MAX_ROWS_PER_CALL = 65_536  # bounds what one call makes a server hold
-TOKEN_HEADER = "authorization"
+AUTHORIZATION = "authorization"
 _MAX_HEADER_BYTES = 1024
 _ROW_ID = np.dtype("<i8")
 
@@ -32,7 +32,7 @@ class ArrowLibrary(NamedTuple):
 
 
 def import_arrow() -> ArrowLibrary:
-    """pyarrow and its Flight.
+    """The modules of pyarrow.
 
     Raises:
         ConfigError: it is not installed.
@@ -89,7 +89,7 @@ class RowTicket(NamedTuple):
             header = json.loads(ticket[:end])
             memory, table = str(header["memory"]), str(header["table"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise TierRefusedError("the ticket's first line is no JSON with memory and table")
+            raise TierRefusedError("the ticket's first line names no memory or table") from None
         ids = np.frombuffer(ticket, _ROW_ID, offset=end + 1).astype(np.int64)  # aligned by copying
         return cls(memory, table, ids)
 

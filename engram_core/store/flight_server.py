@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from engram_core.errors import EngramError, MismatchError
 from engram_core.store.flight import (
+    AUTHORIZATION,
     DESCRIBE,
-    TOKEN_HEADER,
     ArrowLibrary,
     RowTicket,
     check_token,
@@ -124,7 +124,7 @@ class _Calls:
             return call()
         except EngramError as error:
             sentence = str(error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it was must not travel as a traceback
             _log.exception("a call for rows failed")
             sentence = "the row server failed; its log says why"
         raise self._flight.FlightServerError(sentence, extra_info=sentence.encode())
@@ -137,7 +137,7 @@ def _token_check(library: ArrowLibrary, expected: bytes) -> Any:
 
     class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc, name-defined]
         def start_call(self, info: Any, headers: Mapping[str, Sequence[str | bytes]]) -> None:
-            given = headers.get(TOKEN_HEADER, [])
+            given = headers.get(AUTHORIZATION, [])
             sent = given[0] if len(given) == 1 else b""
             sent = sent.encode() if isinstance(sent, str) else sent
             if not hmac.compare_digest(hashlib.sha256(sent).digest(), digest):

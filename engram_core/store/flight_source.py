@@ -22,9 +22,9 @@ from engram_core.errors import (
 )
 from engram_core.store.base import RowIds
 from engram_core.store.flight import (
+    AUTHORIZATION,
     DESCRIBE,
     MAX_ROWS_PER_CALL,
-    TOKEN_HEADER,
     RowTicket,
     check_token,
     decode_description,
@@ -60,7 +60,7 @@ class FlightRowSource:
         self.name = f"row server {address}"
         self._arrow = import_arrow()
         self._uri, self._memory = f"grpc://{address}", memory
-        self._headers = [(TOKEN_HEADER.encode(), check_token(token))] if token is not None else []
+        self._headers = [(AUTHORIZATION.encode(), check_token(token))] if token is not None else []
         self._lock = threading.Lock()
         self._client: Any = None
 
@@ -131,7 +131,7 @@ class FlightRowSource:
         return TierUnreachableError(f"{self.name} broke off ({type(error).__name__})")
 
     def _too_late(self, timeout_s: float) -> TierError:
-        return TierTimeoutError(f"{self.name} did not answer within {timeout_s:g} s")
+        return TierTimeoutError(f"{self.name} did not answer within {timeout_s:.3g} s")
 
     def _forget(self, client: Any) -> None:
         """Connect anew for the next call: the old connection may be dead without knowing it.

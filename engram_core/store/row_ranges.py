@@ -7,6 +7,7 @@ ranges. Knows no rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ class RowRanges:
 
     def __init__(self, bounds: Sequence[tuple[int, int]]) -> None:
         flat = [edge for pair in bounds for edge in pair]
-        is_ascending = all(a <= b for a, b in zip(flat, flat[1:], strict=False))
+        is_ascending = all(a <= b for a, b in pairwise(flat))
         if not flat or flat[0] < 0 or not is_ascending or any(a == b for a, b in bounds):
             raise ConfigError(f"row ranges are {bounds}; accepted: ascending, none empty")
         self.bounds = _join(bounds)
@@ -66,9 +67,7 @@ class RowRanges:
         """The last range that starts at or before each id; the first for ids before all."""
         return np.maximum(np.searchsorted(self._starts, row_ids, side="right") - 1, 0)
 
-    def _is_inside(
-        self, row_ids: RowIds, index: npt.NDArray[np.intp]
-    ) -> npt.NDArray[np.bool_]:
+    def _is_inside(self, row_ids: RowIds, index: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         inside: npt.NDArray[np.bool_] = self._starts[index] <= row_ids
         return inside & (row_ids < self._stops[index])
 

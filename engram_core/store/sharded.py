@@ -137,7 +137,7 @@ class ShardedRowSource:
 
     def _too_late(self, index: int, timeout_s: float) -> TierError:
         name = self._sources[index].name
-        return TierTimeoutError(f"{name} did not answer within {timeout_s:g} s")
+        return TierTimeoutError(f"{name} did not answer within {timeout_s:.3g} s")
 
     def _planned(self, deadline_s: float, timeout_s: float) -> _Plan:
         with self._lock:
@@ -182,11 +182,13 @@ def _make_plan(found: Sequence[RowSourceDescription], names: Sequence[str]) -> _
     try:
         for name, each in zip(names, found, strict=True):
             _expect(name, "memory", first.memory, each.memory)
-            _expect(name, "tables", sorted(first.tables), sorted(each.tables))
+            _expect(name, "tables", _shapes(first), _shapes(each))
     except MismatchError as error:
         raise TierRefusedError(str(error)) from None
-    owners = {table: _owners_of(table, [each.tables[table] for each in found], names)
-              for table in first.tables}  # fmt: skip
+    owners = {
+        table: _owners_of(table, [each.tables[table] for each in found], names)
+        for table in first.tables
+    }
     whole = {
         name: ServedTable(table.num_rows, table.row_dim, ((0, table.num_rows),))
         for name, table in first.tables.items()
@@ -211,6 +213,10 @@ def _owners_of(name: str, shards: Sequence[ServedTable], names: Sequence[str]) -
         )
     starts = np.array([start for start, _, _ in ranges], dtype=np.int64)
     return _Owners(starts, np.array([index for _, _, index in ranges], dtype=np.intp))
+
+
+def _shapes(description: RowSourceDescription) -> dict[str, tuple[int, int]]:
+    return {name: (t.num_rows, t.row_dim) for name, t in sorted(description.tables.items())}
 
 
 def _expect(where: str, what: str, expected: object, found: object) -> None:
