@@ -21,7 +21,8 @@ from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_varia
 from server.flags import add_settings, explain
 from server.load_errors import LoadError
 from server.progress_lines import ProgressLines
-from server.rows_command import RowsUsageError, add_rows
+from server.row_settings import RowsUsageError
+from server.rows_command import add_rows
 
 USAGE = 2
 FAILED = 1

@@ -6,6 +6,7 @@ Knows nothing of models and HTTP. What can go wrong is one sentence on stderr an
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ from engram_core.store.flight_server import FlightRowServer
 from engram_core.store.local_rows import LocalRowSource
 from engram_core.tables import open_table
 from server.artefact_choice import find_artefact
-from server.rows_command import RowServerSettings
+from server.row_settings import RowServerSettings
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -54,9 +55,10 @@ def run(settings: RowServerSettings) -> int:
         return _say(RowServerExit.CANNOT_LISTEN, f"cannot listen on {place}: {reason}")
     _announce(settings, server, source)
     stop.wait()
-    if server.close(CLOSE_TIMEOUT_S):
-        return RowServerExit.CLEAN
-    return _say(RowServerExit.FORCED, "a reader keeps a call open; stopped without it")
+    if not server.close(CLOSE_TIMEOUT_S):
+        _say(RowServerExit.FORCED, "a reader keeps a call open; stopped without it")
+        os._exit(RowServerExit.FORCED)  # an ordinary end would wait for that reader in gRPC
+    return RowServerExit.CLEAN
 
 
 def _open(settings: RowServerSettings) -> LocalRowSource:
@@ -86,9 +88,7 @@ def _announce(settings: RowServerSettings, server: FlightRowServer, source: Loca
     tables = ", ".join(found.tables)
     is_local = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
     if settings.token is None and not is_local:
-        _say(
-            0, f"warning: anybody who reaches {settings.host} may read these rows: no token is set"
-        )
+        _say(0, f"warning: no token is set: whoever reaches {settings.host} may read these rows")
     print(f"rows of {tables} ({heads}, memory {found.memory}) on {place}", flush=True)
 
 
