@@ -200,19 +200,22 @@ def _owners_of(name: str, shards: Sequence[ServedTable], names: Sequence[str]) -
     ranges = sorted(
         (start, stop, index) for index, shard in enumerate(shards) for start, stop in shard.ranges
     )
-    expected = 0
-    for start, stop, index in ranges:
-        if start != expected:
-            fault = "is served twice" if start < expected else "is served by nobody"
-            raise TierRefusedError(f"row {min(start, expected)} of {name} {fault}: {names[index]}")
-        expected = stop
-    if expected != shards[0].num_rows:
-        raise TierRefusedError(
-            f"{', '.join(names)} serve {name} up to row {expected - 1}; "
-            f"accepted: up to {shards[0].num_rows - 1}"
-        )
+    _check_cover(name, shards[0].num_rows, ranges, names)
     starts = np.array([start for start, _, _ in ranges], dtype=np.int64)
     return _Owners(starts, np.array([index for _, _, index in ranges], dtype=np.intp))
+
+
+def _check_cover(
+    name: str, num_rows: int, ranges: Sequence[tuple[int, int, int]], names: Sequence[str]
+) -> None:
+    """Refuse ascending ranges that leave a row out or have one twice."""
+    expected = 0
+    for start, stop, _ in [*ranges, (num_rows, num_rows, 0)]:
+        if start != expected:
+            who = "more than one" if start < expected else "none"
+            row = min(start, expected)
+            raise TierRefusedError(f"row {row} of {name} is served by {who} of {', '.join(names)}")
+        expected = stop
 
 
 def _shapes(description: RowSourceDescription) -> dict[str, tuple[int, int]]:
