@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,17 +26,18 @@ from server.artefact_choice import packaged_folder
 from server.row_settings import RowsUsageError, parse_heads, read_rows_settings
 
 PACKAGED = "smollm2-135m-wordnet"
+ROOT = Path(__file__).parents[2]
 READY_S = 60
 ATTEMPT_S, RETRIES = 0.5, 1
 SLACK_S = 1.0  # for a machine that is busy with something else
 
 
 @contextmanager
-def row_server(*flags, environment=None):
+def row_server(*flags):
     """The process and its address."""
     command = [sys.executable, "-W", "error", "-m", "server.cli", "rows", "serve", *flags]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )
     watchdog = threading.Timer(READY_S, child.kill)
     watchdog.start()
@@ -200,7 +202,7 @@ def test_heads(text, heads):
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "0-", "1,,2", "1 2", "0-99999", "²"])
 def test_other_heads(text):
-    with pytest.raises(RowsUsageError, match="--heads is .+; accepted: all, 0-3 or 0,2"):
+    with pytest.raises(RowsUsageError, match=r"--heads is .+; accepted: all, 0-3 or 0,2"):
         parse_heads(text)
 
 
