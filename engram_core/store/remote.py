@@ -31,7 +31,7 @@ class RemoteTier:
         source: who is asked; shared by the tiers of several tables, closed by its owner.
         table: the table's name there (`row_source.row_table`).
         num_rows: rows of the whole table. row_dim: values in a row.
-        timeout_s: seconds that one attempt may take.
+        timeout_s: seconds that one attempt may take, however many rows it reads.
         retries: attempts after the first; a refusal is never repeated.
         breaker: shared by the tiers that depend on the same source; default: one of its own.
         name: label in statistics.
