@@ -8,6 +8,9 @@ EngramError
 ├── StateError             incremental state is asked for positions it no longer holds
 ├── DeviceError            a device is missing or was used before its data was ready
 └── TierError              a memory tier could not deliver its rows
+    ├── TierTimeoutError      nobody answered within the time that was given
+    ├── TierUnreachableError  nobody answers there, or it is not asked for a while
+    └── TierRefusedError      somebody answered and will not deliver these rows
 IdRangeError               an id lies outside its table (also an IndexError)
 """
 
@@ -57,6 +60,18 @@ class DeviceError(EngramError):
 
 class TierError(EngramError):
     """A memory tier could not deliver its rows."""
+
+
+class TierTimeoutError(TierError):
+    """A tier did not answer within the time that was given."""
+
+
+class TierUnreachableError(TierError):
+    """Nobody answers where the rows should come from, or it is not asked for a while."""
+
+
+class TierRefusedError(TierError):
+    """Whoever has the rows answered and will not deliver them; asking again will not help."""
 
 
 class IdRangeError(EngramError, IndexError):

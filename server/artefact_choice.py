@@ -33,7 +33,7 @@ def choose_artefact(choice: str, engram_dir: Path | None, fingerprint: str) -> P
     shelves = _shelves(engram_dir)
     if choice == AUTO:
         return _matching(shelves, fingerprint)
-    return _named(choice, shelves)
+    return _named(choice, engram_dir)
 
 
 def named_artefact(name: str, engram_dir: Path | None) -> Path:
@@ -42,7 +42,7 @@ def named_artefact(name: str, engram_dir: Path | None) -> Path:
     Raises:
         LoadError: it does not exist.
     """
-    return _named(name, _shelves(engram_dir))
+    return _named(name, engram_dir)
 
 
 def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
@@ -54,16 +54,21 @@ def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
     if choice == NONE:
         return []
     shelves = _shelves(engram_dir)
-    return list(_artefacts(shelves)) if choice == AUTO else [_named(choice, shelves)]
+    return list(_artefacts(shelves)) if choice == AUTO else [_named(choice, engram_dir)]
+
+
+def find_artefact(name: str, engram_dir: Path | None) -> Path | None:
+    """The folder of an artefact by its path, or by its name in `engram_dir` or the package."""
+    named = [Path(name), *(shelf / name for shelf in _shelves(engram_dir))]
+    return next((folder for folder in named if (folder / MANIFEST_NAME).is_file()), None)
 
 
 def _shelves(engram_dir: Path | None) -> list[Path]:
     return [packaged_folder(), *([engram_dir] if engram_dir else [])]
 
 
-def _named(choice: str, shelves: Sequence[Path]) -> Path:
-    named = [Path(choice), *(shelf / choice for shelf in shelves)]
-    found = next((folder for folder in named if (folder / MANIFEST_NAME).is_file()), None)
+def _named(choice: str, engram_dir: Path | None) -> Path:
+    found = find_artefact(choice, engram_dir)
     if found is None:
         raise LoadError(
             f"the Engram artefact {Path(choice).name!r} does not exist; accepted for --engram: "

@@ -1,4 +1,4 @@
-"""The command line: serve, pull, info, table, version.
+"""The command line: serve, pull, info, table, rows, version.
 
 Every mistake is one sentence on stderr and an exit code; see `server.process.ExitCode`. Heavy
 imports happen inside the commands, so that --help and a wrong flag answer at once.
@@ -21,6 +21,8 @@ from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_varia
 from server.flags import add_settings, explain
 from server.load_errors import LoadError
 from server.progress_lines import ProgressLines
+from server.row_settings import RowsUsageError
+from server.rows_command import add_rows
 from server.table_options import add_table_options
 
 USAGE = 2
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[dict[str, Any]], int] = given.pop("command")
     try:
         return command(given)
-    except SettingsFileError as error:
+    except (SettingsFileError, RowsUsageError) as error:
         return _say(USAGE, str(error))
     except KeyboardInterrupt:
         return _say(FAILED, "interrupted")
@@ -72,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add(commands, "pull", pull, "download a model without serving it", PULL_SETTINGS)
     _add(commands, "info", info, "say what serve would load, without loading it", INFO_SETTINGS)
     add_table_options(commands, table)
+    add_rows(commands)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=show_version)
     return parser

@@ -11,6 +11,7 @@ from sources import CODE, PACKAGES, ROOT, code_files, name, tree
 ONLY_IMPORTERS = {
     "torch_npu": {"engram_core/device.py"},
     "prometheus_client": {"server/metrics.py"},
+    "pyarrow": {"engram_core/store/flight.py"},
 }
 TORCH_FREE = ("server.engine.types", "server.engine.scheduler", "server.engine.inbox")
 
