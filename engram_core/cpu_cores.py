@@ -47,15 +47,19 @@ def _affinity_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _quotas(proc_cgroup: Path, root: Path) -> Iterator[float]:
+def cgroup_folders(controller: str, proc_cgroup: Path, root: Path) -> Iterator[tuple[int, Path]]:
+    """Version (1 or 2) and folder of every cgroup whose `controller` limits this process."""
     for line in _read(proc_cgroup).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            for folder in _upwards(root, path):
-                yield from _quota_v2(folder)
-        elif "cpu" in controllers.split(","):
-            for folder in _upwards(root / "cpu", path):
-                yield from _quota_v1(folder)
+            yield from ((2, folder) for folder in _upwards(root, path))
+        elif controller in controllers.split(","):
+            yield from ((1, folder) for folder in _upwards(root / controller, path))
+
+
+def _quotas(proc_cgroup: Path, root: Path) -> Iterator[float]:
+    for version, folder in cgroup_folders("cpu", proc_cgroup, root):
+        yield from _quota_v2(folder) if version == 2 else _quota_v1(folder)
 
 
 def _upwards(root: Path, path: str) -> list[Path]:
