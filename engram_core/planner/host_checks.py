@@ -47,7 +47,7 @@ def _memory(plan: Plan, limits: HostLimits, rows: str) -> HostCheck:
 
 def _shared_memory(plan: Plan, limits: HostLimits, rows: str) -> HostCheck:
     ok = limits.shm is None or limits.shm >= plan.dram_bytes
-    fact = f"/dev/shm is {_size(limits.shm)} and {rows}"
+    fact = f"the size of /dev/shm is {_size(limits.shm)} and {rows}"
     change = (
         "processes that share tables there need as much: enlarge it (docker run --shm-size), or "
         "let each process map the table's file"
