@@ -49,14 +49,15 @@ def run_plan(given: Mapping[str, Any]) -> str:
 
 def _shape(values: Mapping[str, Any]) -> MemoryShape:
     record = RecordFormat(values["dtype"], values["row_dim"])
-    rows, per_head = values.get("rows"), values.get("rows_per_head")
-    num_layers: Any = values.get("num_layers")
+    rows: Any = values.get("rows")
+    per_head: Any = values.get("rows_per_head")
+    num_layers: Any = values.get("num_layers", None if rows is None else len(rows))
     orders, heads = values["orders"], values["num_heads"]
     if (rows is None) == (per_head is None):
         raise ConfigError(f"rows is {rows} and rows_per_head {per_head}; accepted: one of them")
     if per_head is not None:
         return MemoryShape.from_rows_per_head(per_head, num_layers, orders, heads, record)
-    if num_layers not in (None, len(rows)):
+    if num_layers != len(rows):
         if len(rows) != 1 or not 1 <= num_layers <= MAX_COLUMNS:
             raise ConfigError(
                 f"num_layers is {num_layers} and rows has {len(rows)} numbers; accepted: one "

@@ -41,7 +41,7 @@ def check_host(plan: Plan, limits: HostLimits, connections: int) -> tuple[HostCh
 def _memory(plan: Plan, limits: HostLimits, rows: str) -> HostCheck:
     ok = limits.memory is None or limits.memory >= plan.dram_bytes
     fact = f"{limits.memory_source} is {_size(limits.memory)} and {rows}"
-    change = "raise the limit (docker run --memory) or plan with less --dram"
+    change = "give the container or the host more (docker run --memory) or plan with less --dram"
     return _check("memory", ok, fact, change)
 
 
@@ -83,8 +83,9 @@ def _huge_pages(plan: Plan, limits: HostLimits, rows: str) -> HostCheck:
 
 def _reserved_pages(plan: Plan, limits: HostLimits, rows: str) -> HostCheck:
     """Reserved pages that hold nothing planned are memory that nobody else can have."""
-    memory = limits.memory if limits.memory is not None else limits.hugetlb + plan.dram_bytes
-    ok = limits.hugetlb >= plan.dram_bytes or limits.hugetlb + plan.dram_bytes <= memory
+    both = limits.hugetlb + plan.dram_bytes
+    is_small = 0 < limits.hugetlb < plan.dram_bytes
+    ok = not is_small or limits.memory is None or both <= limits.memory
     fact = f"hugetlb keeps {_size(limits.hugetlb)} of {_size(limits.memory)} free and {rows}"
     change = "the reserve is too small for the rows and takes their room: change vm.nr_hugepages"
     return _check("hugetlb", ok, fact, change)
