@@ -36,7 +36,8 @@ def run_plan(given: Mapping[str, Any]) -> str:
     """The plan for the given flags, as a table or as JSON.
 
     Raises:
-        ConfigError: a value is not accepted. OSError: a file cannot be read.
+        ConfigError: a value or a file is not accepted. IdRangeError: the tokenizer does not know
+            an id.
     """
     values = parse_options(given)
     shape = _shape(values)
@@ -68,15 +69,20 @@ def _shape(values: Mapping[str, Any]) -> MemoryShape:
 
 
 def _access(shape: MemoryShape, values: Mapping[str, Any]) -> AccessPattern:
-    exponent, file = values.get("zipf"), values.get("token_file")
+    exponent: Any = values.get("zipf")
+    file, tokenizer = (_path(values.get(name)) for name in ("token_file", "tokenizer"))
     if (exponent is None) == (file is None):
-        raise ConfigError(f"zipf is {exponent} and token_file {file!r}; accepted: one of them")
-    tokenizer = values.get("tokenizer")
-    if exponent is not None:
-        if tokenizer is not None:
-            raise ConfigError(f"tokenizer is {tokenizer!r}; accepted: only with token_file")
-        return ZipfAccess(shape, exponent)
-    return CountedAccess(shape, *read_tokens(Path(str(file)), tokenizer and Path(tokenizer)))
+        named = repr(file.name) if file else None
+        raise ConfigError(f"zipf is {exponent} and token_file {named}; accepted: one of them")
+    if file is not None:
+        return CountedAccess(shape, *read_tokens(file, tokenizer))
+    if tokenizer is not None:
+        raise ConfigError(f"tokenizer is {tokenizer.name!r}; accepted: only with token_file")
+    return ZipfAccess(shape, exponent)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _of(kind: Any, values: Mapping[str, Any]) -> Any:

@@ -23,8 +23,8 @@ Sizes are bytes or a number with KB ... TiB, bandwidths are such sizes per secon
 in K, M, B or T. Memory, SSD and bandwidths are those of EACH host. docs/planning.md explains the
 output and what is assumed.
 
-Exit codes: 0 planned (whether the target is met is in the output), 1 a file cannot be used,
-2 a value is wrong.
+Exit codes: 0 planned (whether the target is met is in the output), 1 the token ids are not the
+tokenizer's, 2 a value or a file is wrong.
 """
 
 

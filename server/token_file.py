@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,7 @@ def _read_ids(path: Path) -> Any:
     try:
         if path.suffix == ".json":
             return json.loads(_bytes("token_file", path))
-        _check_size("token_file", path)
-        return np.load(path, allow_pickle=False)
+        return np.load(io.BytesIO(_bytes("token_file", path)), allow_pickle=False)
     except (ValueError, EOFError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -101,13 +101,15 @@ def _text(path: Path) -> str:
 
 
 def _bytes(name: str, path: Path) -> bytes:
-    _check_size(name, path)
-    return path.read_bytes()
-
-
-def _check_size(name: str, path: Path) -> None:
-    if not path.is_file():
-        raise ConfigError(f"{name} is {path.name!r}, which does not exist; accepted: a file")
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise ConfigError(f"{name} is {path.name!r} with {size} bytes; accepted: up to {MAX_BYTES}")
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{name} is {path.name!r}, which does not exist; accepted: a file")
+        size = path.stat().st_size
+        if size <= MAX_BYTES:
+            return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise ConfigError(
+            f"{name} is {path.name!r}, which cannot be read ({reason}); accepted: a file"
+        ) from None
+    raise ConfigError(f"{name} is {path.name!r} with {size} bytes; accepted: up to {MAX_BYTES}")

@@ -105,7 +105,10 @@ def test_the_host_is_checked_when_asked(capsys):
         (["--num-hosts", "two"], "--num-hosts is 'two'; accepted: a whole number, or a number wi"),
         (["--ssd-iops", "2.5"], "--ssd-iops is '2.5'; accepted: a whole number"),
         (["--extra-latency-ns", "x"], "--extra-latency-ns is 'x'; accepted: a number"),
-        (["--num-hosts", "9"], "num_hosts is 9; accepted: up to num_heads (8): rows are sharded"),
+        (
+            ["--num-hosts", "9", "--network-bandwidth", "1GB"],
+            "num_hosts is 9; accepted: up to num_heads (8): rows are sharded",
+        ),
         (["--num-hosts", "2"], "network_bandwidth is None; accepted: bytes per second above 0 fo"),
         (["--zipf", "5"], "zipf is 5.0; accepted: a number from 0 to 4"),
         (["--zipf", "nan"], "zipf is nan; accepted: a number from 0 to 4"),
@@ -117,8 +120,8 @@ def test_the_host_is_checked_when_asked(capsys):
         ),
         (["--orders", "2,,3"], "--orders is '2,,3'; accepted: a whole number, or a number with"),
         (["--rows", "5"], "rows is (5,) and rows_per_head 646400; accepted: one of them"),
-        (["--token-file", "x"], "zipf is 1.0 and token_file 'x'; accepted: one of them"),
-        (["--tokenizer", "x"], "tokenizer is 'x'; accepted: only with token_file"),
+        (["--token-file", "folder/x"], "zipf is 1.0 and token_file 'x'; accepted: one of them"),
+        (["--tokenizer", "folder/x"], "tokenizer is 'x'; accepted: only with token_file"),
         (["--active-parameters", "1"], "backbone_parameters is None; accepted: a whole number"),
     ],
 )

@@ -96,3 +96,17 @@ def test_missing_and_wrong_files_are_named_without_their_folder(tmp_path):
         read_tokens(tmp_path / "a.txt", tmp_path)
     with pytest.raises(ConfigError, match=r"^tokenizer is 'a.txt', which cannot be read; accepted"):
         read_tokens(tmp_path / "a.txt", tmp_path / "a.txt")
+
+
+def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path, monkeypatch):
+    (tmp_path / "ids.json").write_text("[1]")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ConfigError) as refused:
+        read_tokens(tmp_path / "ids.json", None)
+    assert str(refused.value) == (
+        "token_file is 'ids.json', which cannot be read (Permission denied); accepted: a file"
+    )
