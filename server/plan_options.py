@@ -76,7 +76,7 @@ OPTIONS = (
     PlanOption("num_heads", parse_count, "N", "Hash heads of each order.", True),
     PlanOption("row_dim", parse_count, "N", "Values in a row.", True),
     PlanOption("dtype", str, "DTYPE", "bfloat16, float16, int8, fp8 or int4.", True),
-    PlanOption("tokens_per_s", parse_number, "N", "Target of all hosts together.", True),
+    PlanOption("tokens_per_s", parse_count, "N", "Target of all hosts together.", True),
     PlanOption("zipf", parse_number, "S", "Rows are read by Zipf's law with this exponent."),
     PlanOption("token_file", str, "FILE", "Instead: ids (.npy, .json), or a text in UTF-8."),
     PlanOption(

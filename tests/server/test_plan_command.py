@@ -112,7 +112,8 @@ def test_the_host_is_checked_when_asked(capsys):
         (["--num-hosts", "2"], "network_bandwidth is None; accepted: bytes per second above 0 fo"),
         (["--zipf", "5"], "zipf is 5.0; accepted: a number from 0 to 4"),
         (["--zipf", "nan"], "zipf is nan; accepted: a number from 0 to 4"),
-        (["--tokens-per-s", "inf"], "tokens_per_s is inf; accepted: a number from 0.001 to 1e+12"),
+        (["--tokens-per-s", "inf"], "--tokens-per-s is 'inf'; accepted: a whole number, or a num"),
+        (["--tokens-per-s", "0"], "tokens_per_s is 0; accepted: a number from 0.001 to 1e+12"),
         (["--dtype", "fp4"], "dtype is 'fp4'; accepted: bfloat16, float16, int8, fp8, int4"),
         (
             ["--orders", "3,2"],
