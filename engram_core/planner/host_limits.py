@@ -77,8 +77,9 @@ def _memory_facts(meminfo: Path) -> Iterator[tuple[str, int]]:
     """Entries of meminfo; those in kB become bytes."""
     for line in _text(meminfo).splitlines():
         name, _, value = line.partition(":")
-        number, *unit = value.split()
-        yield name, int(number) * (1024 if unit else 1)
+        number, *unit = value.split() or [""]
+        if number.isdigit():
+            yield name, int(number) * (1024 if unit else 1)
 
 
 def _chosen(path: Path) -> str | None:

@@ -62,6 +62,11 @@ class HostBudget:
             require_number("extra_latency_ns", self.extra_latency_ns, 1, 1e9)
         self._check_companions()
 
+    def limit(self, name: str) -> float | None:
+        """A rate by its name; None when it was not given, or is the 0 of an SSD that is not there."""
+        value: float | None = getattr(self, name)
+        return value or None
+
     @property
     def has_ssd(self) -> bool:
         """Whether rows may lie on an SSD."""

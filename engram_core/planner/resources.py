@@ -62,7 +62,7 @@ def resources(
         "network_bandwidth": crossing * (record.bytes + ID_BYTES),
     }
     found = [
-        Resource(name, "pages" if name == "ssd_iops" else "bytes", need, getattr(hosts, name))
+        Resource(name, "pages" if name == "ssd_iops" else "bytes", need, hosts.limit(name))
         for name, need in needs.items()
     ]
     return (*found, _extra_latency(hosts, extra))

@@ -105,7 +105,8 @@ def test_reads_of_unknown_rows_are_predicted_and_not_counted_away(text, halves):
     sizes = (20_000, 200_000)
     missed = run_tiers(warm_up, reads, sizes)[-1]
     assert predict(ids, text[1], sizes)[-1] == pytest.approx(missed, abs=0.02)
-    assert run_tiers(warm_up, warm_up, sizes)[-1] < missed - 0.05, "what plain counting would say"
+    assert missed > 0.09
+    assert run_tiers(warm_up, warm_up, sizes)[-1] < 0.01, "what plain counting would say"
 
 
 def test_ids_drawn_alike_are_read_alike():

@@ -8,6 +8,7 @@ from engram_core.planner.host_limits import HostLimits
 
 MEMINFO = """\
 MemTotal:       16777216 kB
+SomethingNew:
 HugePages_Total:      12
 HugePages_Free:        8
 Hugepagesize:       2048 kB

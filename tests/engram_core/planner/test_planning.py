@@ -140,7 +140,7 @@ budgets = st.fixed_dictionaries(
         "device_memory": st.integers(0, 10**7),
         "extra_memory": st.integers(1, 10**8),
         "extra_bandwidth": st.none() | st.floats(1e3, 1e12),
-        "ssd_iops": st.none() | st.floats(1, 1e7),
+        "ssd_iops": st.none() | st.just(0) | st.floats(1, 1e7),
         "dram_bandwidth": st.none() | st.floats(1e3, 1e12),
         "network_bandwidth": st.floats(1e3, 1e12),
     }
