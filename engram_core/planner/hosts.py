@@ -63,7 +63,7 @@ class HostBudget:
         self._check_companions()
 
     def limit(self, name: str) -> float | None:
-        """A rate by its name; None when it was not given, or is the 0 of an SSD that is not there."""
+        """A rate by its name; None when it was not given, or is the 0 of a missing SSD."""
         value: float | None = getattr(self, name)
         return value or None
 
