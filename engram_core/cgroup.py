@@ -28,10 +28,10 @@ def cgroup_folders(
 
 
 def read_text(path: Path) -> str:
-    """A small file's text; empty where it does not exist."""
+    """A system file's text; empty where it does not exist or is none."""
     try:
         return path.read_text(encoding="ascii")
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The command line: serve, pull, info, table, rows, version.
+"""The command line: serve, pull, info, plan, table, rows, version.
 
 Every mistake is one sentence on stderr and an exit code; see `server.process.ExitCode`. Heavy
 imports happen inside the commands, so that --help and a wrong flag answer at once.
@@ -15,11 +15,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from engram_core.errors import EngramError
+from engram_core.errors import ConfigError, EngramError
 from server import __version__
 from server.config import ENV_PREFIX, Settings, SettingsFileError, unknown_variables
 from server.flags import add_settings, explain
 from server.load_errors import LoadError
+from server.plan_options import PLAN_EPILOG, add_plan_options
 from server.progress_lines import ProgressLines
 from server.row_settings import RowsUsageError
 from server.rows_command import add_rows
@@ -75,6 +76,16 @@ def build_parser() -> argparse.ArgumentParser:
     _add(commands, "info", info, "say what serve would load, without loading it", INFO_SETTINGS)
     add_table_options(commands, table)
     add_rows(commands)
+    planner = commands.add_parser(
+        "plan",
+        help="say what a memory needs of its hosts, without building it",
+        description="Say what a memory needs of its hosts, without building it.",
+        epilog=PLAN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_plan_options(planner)
+    planner.set_defaults(command=plan)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(command=show_version)
     return parser
@@ -160,6 +171,19 @@ def table(given: dict[str, Any]) -> int:
         return ACTIONS[given.pop("action")](given)
     except FAILURES as error:
         return _say(FAILED, _first_line(error))
+
+
+def plan(given: dict[str, Any]) -> int:
+    """Print what a memory would need of its hosts."""
+    from server.plan_command import run_plan  # noqa: PLC0415
+
+    try:
+        print(run_plan(given))
+    except ConfigError as error:
+        return _say(USAGE, _first_line(error))
+    except FAILURES as error:
+        return _say(FAILED, _first_line(error))
+    return 0
 
 
 def show_version(given: dict[str, Any]) -> int:
