@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from engram_core.cgroup import cgroup_folders
+from engram_core.cgroup import cgroup_folders, read_text
 from engram_core.cpu_cores import CpuCores, usable_cores
 
 UNLIMITED_V1 = 2**60  # version 1 says "no limit" with a number near 2**63
