@@ -157,7 +157,7 @@ def test_threads_never_fetch_a_row_twice_at_a_time(capacity, break_every):
     assert_settled(cache, inner)
 
 
-LOOKUPS, BATCH, THREADS, EXAMPLES = 2_200_000, 4096, 4, 5
+LOOKUPS, BATCH, THREADS, EXAMPLES = 2_200_000, 4096, 4, 12
 
 
 @pytest.mark.slow
