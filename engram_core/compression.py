@@ -89,11 +89,16 @@ class TokenCompressor:
         return compress(self.class_ids, token_ids)
 
 
-def compress(class_ids: ClassIds, token_ids: npt.ArrayLike) -> ClassIds:
-    """See `TokenCompressor.compress`."""
+def compress(
+    class_ids: ClassIds, token_ids: npt.ArrayLike, *, keep_unmapped: bool = False
+) -> ClassIds:
+    """See `TokenCompressor.compress`; with `keep_unmapped` ids beyond the map pass unchanged."""
     ids = np.asarray(token_ids, dtype=np.int64)
     if not ids.size or int(ids.view(np.uint64).max()) < len(class_ids):
         return class_ids[ids]  # the usual case: as unsigned numbers negative ids are huge
+    if keep_unmapped:
+        is_mapped = (ids >= 0) & (ids < len(class_ids))
+        return np.where(is_mapped, class_ids[np.where(is_mapped, ids, 0)], ids)
     if int(ids.max()) >= len(class_ids):
         raise IdRangeError(
             f"token id {int(ids.max())} is out of range; accepted: below {len(class_ids)}"
