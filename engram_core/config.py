@@ -51,7 +51,14 @@ V41_OPTIONAL = frozenset(
 )
 # declared departures from the two published forms
 VARIANTS = frozenset(
-    {"multiplier_order", "lags", "num_branches", "conv_dilation", "keeps_unmapped_ids"}
+    {
+        "multiplier_order",
+        "lags",
+        "num_branches",
+        "conv_dilation",
+        "folds_tokens",
+        "keeps_unmapped_ids",
+    }
 )
 DEMO_NORM_EPS = 1.1920928955078125e-07  # torch.finfo(float32).eps, what nn.RMSNorm uses unasked
 
@@ -84,6 +91,7 @@ class EngramConfig:
         num_branches: gates per hidden stream, each with its own key and convolution; what they
             give is summed into the stream.
         conv_dilation: tokens between two taps of the convolution; None for the longest order.
+        folds_tokens: whether tokens that read the same share a class; otherwise each id is one.
         keeps_unmapped_ids: token ids beyond the class map are classes of their own (they are
             refused otherwise).
     """
@@ -108,6 +116,7 @@ class EngramConfig:
     lags: tuple[int, ...] = ()
     num_branches: int = 1
     conv_dilation: int | None = None
+    folds_tokens: bool = True
     keeps_unmapped_ids: bool = False
 
     def __post_init__(self) -> None:

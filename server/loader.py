@@ -216,7 +216,10 @@ def _load_memory(
     artefact = open_table(folder)
     artefact.check_backbone(fingerprint, hidden_size(model), len(find_decoder_layers(model)))
     compressor = TokenCompressor.from_tokenizer(
-        tokenizer, artefact.manifest.tokenizer.num_ids, default_cache_dir() / CLASS_MAPS
+        tokenizer,
+        artefact.manifest.tokenizer.num_ids,
+        default_cache_dir() / CLASS_MAPS,
+        fold=artefact.config.folds_tokens,
     )
     return artefact, open_version(artefact, compressor)
 

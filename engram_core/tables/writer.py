@@ -111,14 +111,15 @@ def _files(content: ArtefactContent) -> dict[str, bytes]:
 
 
 def _manifest(content: ArtefactContent, files: Mapping[str, bytes]) -> Manifest:
-    compressor = content.compressor
+    compressor, config = content.compressor, content.layout.config
+    keep = config.keeps_unmapped_ids
     return Manifest(
         layout=content.layout,
         tokenizer=TokenizerRecord(
             fingerprint=compressor.fingerprint,
             num_ids=compressor.num_ids,
             compressed_size=compressor.size,
-            pad_class=int(compressor.class_ids[content.layout.config.pad_id]),
+            pad_class=compressor.class_of(config.pad_id, keep_unmapped=keep),
         ),
         backbone=content.backbone,
         storage=storage_of(next(iter(content.tables.values()))),

@@ -46,9 +46,7 @@ def main() -> None:
     torch.manual_seed(0)
     weights = LlamaForCausalLM(LlamaConfig(**BACKBONE)).state_dict()
     weights = {k: v.bfloat16().float() for k, v in weights.items() if k != "lm_head.weight"}
-    save_file(
-        {k: v.bfloat16() for k, v in weights.items()}, HERE / "backbone.safetensors"
-    )
+    save_file({k: v.bfloat16() for k, v in weights.items()}, HERE / "backbone.safetensors")
     for name, settings in ADAPTERS.items():
         make_adapter(name, settings, tokenizer, weights, ids)
 
