@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from golden_cases import V41, V41_FORM, cases, e4m3_rows
+from golden_cases import V41, V41_FORM, cases
 from imports import embeddings_of, v41_tensors, version_of, write_config, write_shards
 from models import tiny_llama
 from safetensors.torch import load_file, save_file
@@ -243,7 +243,7 @@ def test_shards_and_index_must_agree(folder):
     index = folder / "model.safetensors.index.json"
     places = json.loads(index.read_text())["weight_map"]
     (folder / "model-00014.safetensors").rename(folder / "x.safetensors")
-    with pytest.raises(ArtefactError, match="model-00014.safetensors cannot be read"):
+    with pytest.raises(ArtefactError, match=r"model-00014\.safetensors cannot be read"):
         open_foreign(folder)
     (folder / "x.safetensors").rename(folder / "model-00014.safetensors")
     name = "layers.14.engram.q_weight"
