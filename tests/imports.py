@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from math import prod
 
 import torch
 from golden_cases import Case, strip
 from safetensors.torch import save_file
 
 from engram_core.hashing import NgramHasher
+from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
 from engram_core.store.host import HostTier
 from engram_core.tables import ImportedMemory
+from engram_core.tables.safetensors_file import DTYPES
 from engram_core.version import MemoryVersion
 
 
@@ -83,3 +86,62 @@ def write_shards(folder, tensors: dict[str, torch.Tensor]) -> None:
     places["layers.0.attn.wq_a.weight"] = "model-00000.safetensors"
     index = {"metadata": {}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def write_sparse(path, shapes: dict[str, tuple[str, tuple[int, ...]]], values=None) -> None:
+    """A safetensors file of zeros that takes no room on disk, with `values` where they are given.
+
+    Args:
+        shapes: dtype (as the format spells it) and shape by name.
+        values: tensors by name.
+    """
+    header, stop = {}, 0
+    for name, (dtype, shape) in shapes.items():
+        start, stop = stop, stop + prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + stop)
+        for name, tensor in (values or {}).items():
+            file.seek(8 + len(text) + header[name]["data_offsets"][0])
+            file.write(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def write_empty_demo(folder, data: dict, layout: HashLayout) -> None:
+    """The demo's modules with all weights zero, at any size of table."""
+    write_config(folder, data)
+    config = layout.config
+    width, memory, gates = config.hidden_size, config.memory_dim, range(config.num_streams)
+    shapes, values = {}, {}
+    for layer in config.layer_ids:
+        embedding, prefix = "multi_head_embedding", f"{layer}."
+        one = {
+            f"{embedding}.embedding.weight": ("F32", (layout.rows[layer], config.head_dim)),
+            f"{embedding}.offsets": ("I64", (config.num_columns,)),
+            "short_conv.conv.weight": ("F32", (config.conv_channels, 1, config.kernel_size)),
+        }
+        for name in [*(f"key_projs.{g}" for g in gates), "value_proj"]:
+            one |= {f"{name}.weight": ("F32", (width, memory)), f"{name}.bias": ("F32", (width,))}
+        for norm in ("norm1", "norm2", "short_conv.norms"):
+            one |= {f"{norm}.{g}.weight": ("F32", (width,)) for g in gates}
+        shapes |= {prefix + name: entry for name, entry in one.items()}
+        values[f"{prefix}{embedding}.offsets"] = torch.tensor(layout.offsets[layer])
+    write_sparse(folder / "modules.safetensors", shapes, values)
+
+
+def write_empty_v41(folder, data: dict, layout: HashLayout, values=None) -> None:
+    """A V4.1 memory with all bytes zero, at any size of table, its projection in float32."""
+    write_config(folder, data)
+    config, shapes = layout.config, {}
+    for layer in config.layer_ids:
+        prefix, gate = f"layers.{layer}.engram.", (config.num_streams, config.hidden_size)
+        height = (config.num_streams + 1) * config.hidden_size
+        shapes |= {
+            f"{prefix}embed.weight": ("F8_E4M3", (layout.rows[layer], config.head_dim)),
+            f"{prefix}embed.scale": ("F8_E8M0", (layout.rows[layer], config.head_dim // 32)),
+            f"{prefix}wkv.weight": ("F32", (height, config.memory_dim)),
+            f"{prefix}q_weight": ("F32", gate),
+            f"{prefix}k_weight": ("F32", gate),
+        }
+    write_sparse(folder / "model.safetensors", shapes, values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -32,6 +32,7 @@ class TableReader(Protocol):
         """
 
 
+@runtime_checkable
 class RecordReader(TableReader, Protocol):
     """A table of ``float8_e4m3``, whose stored bytes can be had as they are."""
 

@@ -15,7 +15,7 @@ from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, ConfigError, MismatchError, UnsupportedModelError
 from engram_core.layout import HashLayout
 from engram_core.splice import attach
-from engram_core.tables import open_foreign
+from engram_core.tables import RecordReader, open_foreign
 
 CASES = cases(V41_FORM)
 SMALL = CASES[1]
@@ -72,6 +72,7 @@ def test_records_are_the_stored_bytes(tmp_path):
     table = open_foreign(tmp_path).tables[3]
     assert (table.dtype, table.row_dim) == ("float8_e4m3", 256)
     torch.testing.assert_close(table.read(100, 108), data["bf16"], atol=0, rtol=0, equal_nan=True)
+    assert isinstance(table, RecordReader)
     records = table.read_records(100, 108)
     assert (records.dtype, records.shape) == (torch.uint8, (8, 256 + 8))
     assert torch.equal(records, torch.cat([data["weight_bytes"], data["scale_bytes"]], dim=1))

@@ -12,13 +12,22 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from engram_core.assembly import open_version
 from engram_core.compression import TokenCompressor
 from engram_core.config import EngramConfig
 from engram_core.conv_state import ConvState
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
 from engram_core.layout import HashLayout
 from engram_core.splice import attach
-from engram_core.tables import open_foreign
+from engram_core.tables import (
+    ArtefactContent,
+    DenseRows,
+    RecordReader,
+    open_foreign,
+    open_table,
+    write_artefact,
+)
+from engram_core.tables.manifest import BackboneRecord
 
 PEFT = ROOT / "peft"
 FOLDED, UNFOLDED = "orders23", "orders24_uncompressed"
@@ -144,6 +153,7 @@ def test_tables_are_read_in_slices(tokenizer):
     stored = load_file(PEFT / FOLDED / WEIGHTS)["2.multi_head_embedding.embedding.weight"]
     assert (table.num_rows, table.row_dim, table.dtype) == (*stored.shape, "float32")
     torch.testing.assert_close(table.read(3, 9), stored[3:9].bfloat16(), atol=0, rtol=0)
+    assert not isinstance(table, RecordReader)
     assert table.read(4, 4).shape == (0, table.row_dim)
     with pytest.raises(IndexError, match=f"within 0 to {table.num_rows}"):
         table.read(0, table.num_rows + 1)
@@ -231,3 +241,30 @@ def test_its_constants_survive_a_manifest(tokenizer):
     config = EngramConfig.from_dict(json.loads(json.dumps(layout.config.to_dict())))
     assert config == layout.config
     assert HashLayout.from_dict(config, json.loads(json.dumps(layout.to_dict()))) == layout
+
+
+def test_a_native_artefact_of_it_reads_the_same_rows(tokenizer, folder, tmp_path):
+    edit(folder, pad_id=903)
+    imported = open_foreign(folder, tokenizer=tokenizer)
+    tables = {k: DenseRows(t.read(0, t.num_rows)) for k, t in imported.tables.items()}
+    content = ArtefactContent(
+        imported.layout, imported.compressor, BackboneRecord("tiny", "f" * 64, 16, 3), tables,
+        imported.modules, "bfloat16",
+    )  # fmt: skip
+    write_artefact(tmp_path / "native", content)
+    artefact = open_table(tmp_path / "native")
+    compressor = TokenCompressor.from_tokenizer(
+        tokenizer, artefact.manifest.tokenizer.num_ids, fold=artefact.config.folds_tokens
+    )
+    memory, direct = open_version(artefact, compressor), version_of(imported)
+    ids = reference(FOLDED)["input_ids"][1]
+    for layer in artefact.config.layer_ids:
+        found = memory.hasher.row_ids(ids, layer)
+        np.testing.assert_array_equal(found, direct.hasher.row_ids(ids, layer))
+        assert torch.equal(embeddings_of(memory, ids, layer), embeddings_of(direct, ids, layer))
+
+
+def test_a_map_without_folding_counts_every_id(tokenizer):
+    assert TokenCompressor.from_tokenizer(tokenizer, fold=False).num_ids == 904
+    unfolded = TokenCompressor.from_tokenizer(tokenizer, 1000, fold=False)
+    np.testing.assert_array_equal(unfolded.class_ids, np.arange(1000))
