@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     model, tokenizer, _ = load_backbone(options.model, getattr(torch, options.dtype))
     artefact = open_table(options.artefact)
-    compressor = TokenCompressor.from_tokenizer(tokenizer, artefact.manifest.tokenizer.num_ids)
+    compressor = TokenCompressor.from_tokenizer(
+        tokenizer, artefact.manifest.tokenizer.num_ids, fold=artefact.config.folds_tokens
+    )
     artefact.check_tokenizer(compressor)
     artefact.check_backbone(
         backbone_fingerprint(model), hidden_size(model), len(find_decoder_layers(model))

@@ -48,6 +48,13 @@ def hidden_size(model: nn.Module) -> int:
     return int(text_config(model).hidden_size)
 
 
+def has_hyper_connections(model: nn.Module) -> bool:
+    """Whether its layers pass several hidden streams on (DeepSeek-V4), not one ``[.., D]``."""
+    config = text_config(model)
+    is_v4 = str(getattr(config, "model_type", "")).startswith("deepseek_v4")
+    return is_v4 or hasattr(config, "hc_mult")
+
+
 def backbone_fingerprint(model: nn.Module) -> str:
     """sha256 (hex) that tells one checkpoint from another, whatever dtype it is loaded in.
 

@@ -106,7 +106,7 @@ def _compile_all() -> Kernels:
     tables = "Tuple((int32[::1], uint8[::1], int32[::1], int64[::1], int32[::1]))"
     wide_words = "uint32[:, ::1]"
     return Kernels(
-        window_rows=compiled(window_rows, "void", [ids_2d, ids, ids, ids, ids, ids_2d]),
+        window_rows=compiled(window_rows, "void", [ids_2d, ids_2d, ids, ids, ids_2d]),
         mark_hits=compiled(mark_hits, "int64", [ids_2d, slots, "int64", flags, flags]),
         take_sparse=compiled(take_sparse, "int64", [ids, slots, words, words]),
         count_unique=compiled(count_unique, "int64", [ids]),
@@ -137,20 +137,21 @@ def _compile_all() -> Kernels:
     )
 
 
-def window_rows(
-    windows: Any, multipliers: Any, column_slots: Any, primes: Any, offsets: Any, out: Any
-) -> None:
-    """`NgramHasher.window_rows`: int64 ``[tokens, N]`` -> `out` ``[tokens, columns]``."""
+def window_rows(windows: Any, multipliers: Any, primes: Any, offsets: Any, out: Any) -> None:
+    """`NgramHasher.window_rows`: int64 ``[tokens, N]`` -> `out` ``[tokens, columns]``.
+
+    `multipliers` ``[orders, N]`` (see `HashLayout.window_multipliers`).
+    """
     tokens, reach = windows.shape
-    columns = primes.shape[0]
+    orders = multipliers.shape[0]
+    heads = primes.shape[0] // orders
     for token in range(tokens):
-        column = 0
-        mixed = np.int64(0)
-        for slot in range(reach):
-            mixed ^= windows[token, slot] * multipliers[slot]
-            while column < columns and column_slots[column] == slot:
+        for order in range(orders):
+            mixed = np.int64(0)
+            for slot in range(reach):
+                mixed ^= windows[token, slot] * multipliers[order, slot]
+            for column in range(order * heads, (order + 1) * heads):
                 out[token, column] = mixed % primes[column] + offsets[column]
-                column += 1
 
 
 def mark_hits(row_ids: Any, slot_of_row: Any, first_written: int, needed: Any, hits: Any) -> int:

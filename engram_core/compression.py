@@ -56,7 +56,12 @@ class TokenCompressor:
 
     @classmethod
     def from_tokenizer(
-        cls, tokenizer: Any, num_ids: int | None = None, cache_dir: Path | None = None
+        cls,
+        tokenizer: Any,
+        num_ids: int | None = None,
+        cache_dir: Path | None = None,
+        *,
+        fold: bool = True,
     ) -> Self:
         """Build the map of a tokenizer (engram-spec section 1), or read it from `cache_dir`.
 
@@ -65,6 +70,7 @@ class TokenCompressor:
             num_ids: length of the map; ids beyond the tokenizer become one new class each, a
                 smaller number cuts. Default: the tokenizer's length, added tokens included.
             cache_dir: folder of built maps, keyed by the tokenizer's sha256.
+            fold: False makes every id a class of its own (`EngramConfig.folds_tokens`).
 
         Raises:
             ConfigError: the tokenizer is not a fast one, or `num_ids` is below 1.
@@ -72,6 +78,8 @@ class TokenCompressor:
         backend = _backend(tokenizer)
         if num_ids is not None and num_ids < 1:
             raise ConfigError(f"num_ids is {num_ids}; accepted: a number >= 1")
+        if not fold:
+            return cls.unfolded(_length(backend) if num_ids is None else num_ids)
         path = None if cache_dir is None else cache_dir / f"{_cache_key(backend)}.npy"
         base = _read(path) if path and path.exists() else None
         if base is None:
@@ -79,6 +87,19 @@ class TokenCompressor:
             if path:
                 _write(path, base)
         return cls(_resize(base, num_ids))
+
+    @classmethod
+    def unfolded(cls, num_ids: int) -> Self:
+        """The map in which every id is a class of its own."""
+        return cls(np.arange(num_ids, dtype=np.int64))
+
+    def class_of(self, token_id: int, *, keep_unmapped: bool = False) -> int:
+        """The class of one id; `keep_unmapped` as in `EngramConfig.keeps_unmapped_ids`.
+
+        Raises:
+            IdRangeError: the id has no class.
+        """
+        return int(compress(self.class_ids, [token_id], keep_unmapped=keep_unmapped)[0])
 
     def compress(self, token_ids: npt.ArrayLike) -> ClassIds:
         """Classes of `token_ids` (any shape). Negative ids pass unchanged, as in the demo.
@@ -89,11 +110,16 @@ class TokenCompressor:
         return compress(self.class_ids, token_ids)
 
 
-def compress(class_ids: ClassIds, token_ids: npt.ArrayLike) -> ClassIds:
-    """See `TokenCompressor.compress`."""
+def compress(
+    class_ids: ClassIds, token_ids: npt.ArrayLike, *, keep_unmapped: bool = False
+) -> ClassIds:
+    """See `TokenCompressor.compress`; with `keep_unmapped` ids beyond the map pass unchanged."""
     ids = np.asarray(token_ids, dtype=np.int64)
     if not ids.size or int(ids.view(np.uint64).max()) < len(class_ids):
         return class_ids[ids]  # the usual case: as unsigned numbers negative ids are huge
+    if keep_unmapped:
+        is_mapped = (ids >= 0) & (ids < len(class_ids))
+        return np.where(is_mapped, class_ids[np.where(is_mapped, ids, 0)], ids)
     if int(ids.max()) >= len(class_ids):
         raise IdRangeError(
             f"token id {int(ids.max())} is out of range; accepted: below {len(class_ids)}"
@@ -109,6 +135,19 @@ def _backend(tokenizer: Any) -> Tokenizer:
             "(one backed by the tokenizers library)"
         )
     return backend
+
+
+def vocabulary_size(tokenizer: Any) -> int:
+    """Ids of a tokenizer without added tokens, which transformers calls ``vocab_size``.
+
+    Raises:
+        ConfigError: the tokenizer is not a fast one.
+    """
+    return int(_backend(tokenizer).get_vocab_size(with_added_tokens=False))
+
+
+def _length(backend: Tokenizer) -> int:
+    return int(backend.get_vocab_size(with_added_tokens=True))
 
 
 def _cache_key(backend: Tokenizer) -> str:
@@ -132,7 +171,7 @@ def _normalizer() -> Any:
 
 def _keys(backend: Tokenizer) -> Iterable[str]:
     normalizer = _normalizer()
-    ids = range(backend.get_vocab_size(with_added_tokens=True))
+    ids = range(_length(backend))
     texts = backend.decode_batch([[i] for i in ids], skip_special_tokens=False)
     for token_id, text in zip(ids, texts, strict=True):
         if REPLACEMENT in text:  # a piece of a character: only its raw spelling tells it apart

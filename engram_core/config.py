@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from engram_core.errors import ConfigError
 
 Form = Literal["demo", "v41"]
+MultiplierOrder = Literal["newest_first", "oldest_first"]
 
 # engram_demo_v1.py: defaults of EngramConfig and BackBoneConfig
 DEMO_DEFAULTS: Mapping[str, Any] = {
@@ -48,6 +49,17 @@ V41_OPTIONAL = frozenset(
         "engram_seed",
     }
 )
+# declared departures from the two published forms
+VARIANTS = frozenset(
+    {
+        "multiplier_order",
+        "lags",
+        "num_branches",
+        "conv_dilation",
+        "folds_tokens",
+        "keeps_unmapped_ids",
+    }
+)
 DEMO_NORM_EPS = 1.1920928955078125e-07  # torch.finfo(float32).eps, what nn.RMSNorm uses unasked
 
 # what MemoryConfig accepts
@@ -81,6 +93,14 @@ class EngramConfig:
             that was trained with this rule declares it.
         compressed_size: number of token classes the constants were made for, when known.
         expected_rows: table rows per layer that a published configuration declares, when known.
+        multiplier_order: which token of an n-gram the first multiplier belongs to.
+        lags: per order, how many tokens before the current one its n-grams end; empty for none.
+        num_branches: gates per hidden stream, each with its own key and convolution; what they
+            give is summed into the stream.
+        conv_dilation: tokens between two taps of the convolution; None for the longest order.
+        folds_tokens: whether tokens that read the same share a class; otherwise each id is one.
+        keeps_unmapped_ids: token ids beyond the class map are classes of their own (they are
+            refused otherwise).
     """
 
     form: Form
@@ -99,6 +119,12 @@ class EngramConfig:
     min_hit_orders: tuple[int, ...] = ()
     compressed_size: int | None = None
     expected_rows: tuple[int, ...] | None = None
+    multiplier_order: MultiplierOrder = "newest_first"
+    lags: tuple[int, ...] = ()
+    num_branches: int = 1
+    conv_dilation: int | None = None
+    folds_tokens: bool = True
+    keeps_unmapped_ids: bool = False
 
     def __post_init__(self) -> None:
         _check(self.form in ("demo", "v41"), "form", self.form, '"demo" or "v41"')
@@ -133,6 +159,34 @@ class EngramConfig:
             self.min_hit_orders,
             f"a subset of the orders {self.orders}",
         )
+        self._check_variants()
+
+    def _check_variants(self) -> None:
+        _check(
+            self.multiplier_order in ("newest_first", "oldest_first"),
+            "multiplier_order",
+            self.multiplier_order,
+            '"newest_first" or "oldest_first"',
+        )
+        room = tuple(self.max_order - order for order in self.orders)
+        _check(
+            not self.lags
+            or (
+                len(self.lags) == len(room)
+                and all(0 <= lag <= most for lag, most in zip(self.lags, room, strict=True))
+            ),
+            "lags",
+            self.lags,
+            f"none, or one number for each order, at most {room}",
+        )
+        _check(
+            self.num_branches == 1 or (self.num_branches > 1 and self.num_streams == 1),
+            "num_branches",
+            self.num_branches,
+            "1, or more in one hidden stream",
+        )
+        dilation = self.conv_dilation
+        _check(dilation is None or dilation >= 1, "conv_dilation", dilation, "a number >= 1")
 
     @property
     def max_order(self) -> int:
@@ -150,13 +204,37 @@ class EngramConfig:
         return self.num_columns * self.head_dim
 
     @property
+    def num_gates(self) -> int:
+        """Gates per token and layer: one for each branch of each hidden stream."""
+        return self.num_streams * self.num_branches
+
+    @property
+    def dilation(self) -> int:
+        """Tokens between two taps of the convolution."""
+        return self.max_order if self.conv_dilation is None else self.conv_dilation
+
+    @property
     def conv_history(self) -> int:
-        """Earlier convolution inputs that one output needs: (K-1)*N, 0 in the v41 form."""
-        return (self.kernel_size - 1) * self.max_order if self.form == "demo" else 0
+        """Earlier convolution inputs that one output needs: (K-1)*dilation, 0 in the v41 form."""
+        return (self.kernel_size - 1) * self.dilation if self.form == "demo" else 0
+
+    @property
+    def conv_channels(self) -> int:
+        """Width of one convolution input."""
+        return self.num_gates * self.hidden_size
 
     def to_dict(self) -> dict[str, Any]:
-        """This configuration as JSON-ready data; `from_dict` reads it back."""
-        return asdict(self)
+        """This configuration as JSON-ready data; `from_dict` reads it back.
+
+        Keys of `VARIANTS` at their defaults are left out: a memory's id is derived from this, and
+        memories from before these keys keep theirs.
+        """
+        defaults = {f.name: f.default for f in fields(self) if f.name in VARIANTS}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key not in defaults or value != defaults[key]
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -35,12 +35,16 @@ class NgramHasher:
         self.layout = layout
         self.class_ids: ClassIds = np.ascontiguousarray(class_ids, dtype=np.int64)
         pad_id = layout.config.pad_id
-        if pad_id >= len(self.class_ids):
+        if pad_id >= len(self.class_ids) and not layout.config.keeps_unmapped_ids:
             raise IdRangeError(
                 f"pad_id {pad_id} is out of range; accepted: below {len(self.class_ids)}"
             )
-        self.pad_class = int(self.class_ids[pad_id])
+        self.pad_class = int(self._compress([pad_id])[0])
         self._constants = {layer: _LayerConstants(layout, layer) for layer in layout.rows}
+
+    def _compress(self, token_ids: npt.ArrayLike) -> ClassIds:
+        keep = self.layout.config.keeps_unmapped_ids
+        return compress(self.class_ids, token_ids, keep_unmapped=keep)
 
     def row_ids(
         self,
@@ -79,7 +83,7 @@ class NgramHasher:
         reach = self.layout.config.max_order - 1
         kept = past[len(past) - min(reach, len(past)) :]
         classes = np.full(reach + len(ids), self.pad_class, dtype=np.int64)
-        classes[reach - len(kept) :] = compress(self.class_ids, np.concatenate([kept, ids]))
+        classes[reach - len(kept) :] = self._compress(np.concatenate([kept, ids]))
         slots = reach + np.arange(len(ids))[:, None] - np.arange(reach + 1)  # [tokens, N]
         if blocked is None:
             windows: Int64Array = classes[slots]
@@ -126,7 +130,7 @@ class NgramHasher:
         ids: list[int] = []
         for history in histories:
             ids += [*history[: -reach - 1 : -1], *padding[len(history) :]]
-        return compress(self.class_ids, ids).reshape(len(histories), reach)
+        return self._compress(ids).reshape(len(histories), reach)
 
     def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
         """Absolute rows of ready-made windows: int64 ``[tokens, N]`` -> ``[tokens, columns]``."""
@@ -139,8 +143,8 @@ class NgramHasher:
                 return constants.window_rows(kernels, windows)
             except TypeError:  # windows in another memory order than the usual one
                 pass
-        mixed = np.bitwise_xor.accumulate(windows * constants.multipliers, axis=1)
-        hashed = np.repeat(mixed[:, constants.order_slots], self.layout.config.num_heads, axis=1)
+        mixed = constants.mix(windows)
+        hashed = np.repeat(mixed, self.layout.config.num_heads, axis=1)
         hashed %= constants.primes  # numpy's % on integers is the floor modulo
         hashed += constants.offsets
         return hashed
@@ -150,19 +154,21 @@ class _LayerConstants:
     """One layer's constants as arrays, ready to broadcast over tokens."""
 
     def __init__(self, layout: HashLayout, layer: int) -> None:
-        self.multipliers = np.array(layout.multipliers[layer], dtype=np.int64)  # [N]
+        self.multipliers = np.array(layout.window_multipliers(layer), dtype=np.int64)  # [orders, N]
         self.primes = np.array(layout.column_primes(layer), dtype=np.int64)  # [columns]
         self.offsets = np.array(layout.offsets[layer], dtype=np.int64)  # [columns]
-        self.order_slots = np.array(layout.config.orders) - 1  # mix of order n ends at slot n-1
-        heads = layout.config.num_heads
-        self._column_slots = np.repeat(self.order_slots, heads).astype(np.int64)  # [columns]
+
+    def mix(self, windows: Int64Array) -> Int64Array:
+        """The mixed number of every n-gram: int64 ``[tokens, N]`` -> ``[tokens, orders]``."""
+        mixed = np.zeros((len(windows), len(self.multipliers)), dtype=np.int64)
+        for slot in range(windows.shape[1]):
+            mixed ^= windows[:, slot, None] * self.multipliers[:, slot]
+        return mixed
 
     def window_rows(self, kernels: compiled.Kernels, windows: Int64Array) -> Int64Array:
         """`NgramHasher.window_rows` in one compiled call."""
         out = np.empty((len(windows), len(self.primes)), dtype=np.int64)
-        kernels.window_rows(
-            windows, self.multipliers, self._column_slots, self.primes, self.offsets, out
-        )
+        kernels.window_rows(windows, self.multipliers, self.primes, self.offsets, out)
         return out
 
 

@@ -27,7 +27,8 @@ class HashLayout:
     Attributes:
         config: the configuration they were built from.
         compressed_size: number of token classes C; it bounds every multiplier.
-        multipliers: per layer N odd numbers; entry 0 belongs to the current token.
+        multipliers: per layer N odd numbers; entry 0 belongs to the newest token of an n-gram, or
+            to its oldest one, as the configuration's `multiplier_order` says.
         primes: per layer, per order, per head: the rows of that head.
         offsets: per layer, the first row of each column (order-major, then head).
         rows: per layer, the rows of its table.
@@ -91,6 +92,20 @@ class HashLayout:
     def column_primes(self, layer: int) -> tuple[int, ...]:
         """The M primes of a layer in column order."""
         return tuple(prime for order in self.primes[layer] for prime in order)
+
+    def window_multipliers(self, layer: int) -> tuple[tuple[int, ...], ...]:
+        """What each order multiplies the class k tokens back with: ``[orders, N]``.
+
+        A 0 takes a token out of the n-gram: its product changes nothing in an exclusive or.
+        """
+        config, drawn = self.config, self.multipliers[layer]
+        lags = config.lags or (0,) * len(config.orders)
+        table = []
+        for order, lag in zip(config.orders, lags, strict=True):
+            used = drawn[:order]
+            newest_first = used if config.multiplier_order == "newest_first" else used[::-1]
+            table.append((0,) * lag + newest_first + (0,) * (config.max_order - lag - order))
+        return tuple(table)
 
     def to_dict(self) -> dict[str, Any]:
         """The constants as JSON-ready data, for an artefact's manifest."""

@@ -21,6 +21,7 @@ from engram_core import compiled
 from engram_core.config import EngramConfig
 from engram_core.conv_state import ConvState
 from engram_core.errors import ConfigError
+from engram_core.tables.module_states import demo_module_state, v41_module_state
 
 GATE_FLOOR = 1e-6  # keeps the square root's slope finite at zero
 CONV_NORM_EPS = 1e-5
@@ -34,7 +35,7 @@ class EngramOutput(NamedTuple):
     """What `EngramModule` returns."""
 
     hidden: torch.Tensor  # [tokens, G, D], the residual included
-    gates: torch.Tensor  # [tokens, G] float32, 0 where a position does not contribute
+    gates: torch.Tensor  # [tokens, A] float32, 0 where a position does not contribute
 
 
 class EngramModule(nn.Module):
@@ -47,11 +48,12 @@ class EngramModule(nn.Module):
 
     Attributes:
         projection: takes the place of the product with kv_weight where somebody has a faster one:
-            rows ``[tokens, F]`` in the weights' dtype to ``[tokens, (G+1)*D]``, bias included.
+            rows ``[tokens, F]`` in the weights' dtype to ``[tokens, (A+1)*D]``, bias included.
 
-    Parameters (D hidden size, G streams, F memory width, K kernel size):
-        kv_weight ``[(G+1)*D, F]`` keys first, kv_bias ``[(G+1)*D]`` (demo form),
-        key_norm and query_norm ``[G, D]``, conv_weight ``[G*D, K]`` and conv_norm ``[G, D]``
+    Parameters (D hidden size, G streams, A gates, F memory width, K kernel size; A is G unless
+    every stream has several branches):
+        kv_weight ``[(A+1)*D, F]`` keys first, kv_bias ``[(A+1)*D]`` (demo form),
+        key_norm and query_norm ``[A, D]``, conv_weight ``[A*D, K]`` and conv_norm ``[A, D]``
         (demo form).
     """
 
@@ -62,19 +64,19 @@ class EngramModule(nn.Module):
         self.config, self.layer = config, layer
         self.projection: Projection | None = None
         self._norms = _NormProduct()
-        streams, dim = config.num_streams, config.hidden_size
+        gates, dim = config.num_gates, config.hidden_size
 
         def parameter(*shape: int, fill: float = 0.0) -> nn.Parameter:
             return nn.Parameter(torch.full(shape, fill, dtype=dtype))
 
-        self.kv_weight = parameter((streams + 1) * dim, config.memory_dim)
-        self.key_norm = parameter(streams, dim, fill=1.0)
-        self.query_norm = parameter(streams, dim, fill=1.0)
+        self.kv_weight = parameter((gates + 1) * dim, config.memory_dim)
+        self.key_norm = parameter(gates, dim, fill=1.0)
+        self.query_norm = parameter(gates, dim, fill=1.0)
         has_bias = config.form == "demo" and config.use_bias
-        self.kv_bias = parameter((streams + 1) * dim) if has_bias else None
+        self.kv_bias = parameter((gates + 1) * dim) if has_bias else None
         has_conv = config.form == "demo"
-        self.conv_weight = parameter(streams * dim, config.kernel_size) if has_conv else None
-        self.conv_norm = parameter(streams, dim, fill=1.0) if has_conv else None
+        self.conv_weight = parameter(gates * dim, config.kernel_size) if has_conv else None
+        self.conv_norm = parameter(gates, dim, fill=1.0) if has_conv else None
 
     @property
     def device(self) -> torch.device:
@@ -128,16 +130,17 @@ class EngramModule(nn.Module):
         live: torch.Tensor | None = None,
         are_hits: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `forward` adds: float32 ``[tokens, G, D]``, and the gates ``[tokens, G]``."""
+        """What `forward` adds: float32 ``[tokens, G, D]``, and the gates ``[tokens, A]``."""
         keys, value = self._project(embeddings)
-        gates = self._gate(hidden, keys)
+        # every branch of a stream is gated by that stream
+        gates = self._gate(hidden.expand(-1, self.config.num_gates, -1), keys)
         for mask in (live, None if are_hits else self.hits(embeddings)):
             if mask is not None:
                 gates = gates * mask[:, None]
         gated = gates[:, :, None] * value[:, None, :].float()
-        if self.conv_weight is None:
-            return gated, gates
-        return gated + self._convolve(gated, lengths or [len(gated)], conv_states), gates
+        if self.conv_weight is not None:
+            gated = gated + self._convolve(gated, lengths or [len(gated)], conv_states)
+        return gated if self.config.num_branches == 1 else gated.sum(1, keepdim=True), gates
 
     def hits(self, embeddings: torch.Tensor) -> torch.Tensor | None:
         """Positions that the hit rule lets contribute: bool ``[tokens]``, None without a rule.
@@ -155,10 +158,10 @@ class EngramModule(nn.Module):
         return torch.stack(wanted, -1).all(-1)
 
     def _project(self, embeddings: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys ``[tokens, G, D]`` and the shared value ``[tokens, D]`` in one product."""
-        streams, dim = self.config.num_streams, self.config.hidden_size
+        """Keys ``[tokens, A, D]`` and the shared value ``[tokens, D]`` in one product."""
+        gates, dim = self.config.num_gates, self.config.hidden_size
         kv = self._kv(embeddings)
-        return kv[:, : streams * dim].view(-1, streams, dim), kv[:, streams * dim :]
+        return kv[:, : gates * dim].view(-1, gates, dim), kv[:, gates * dim :]
 
     def _kv(self, embeddings: torch.Tensor) -> torch.Tensor:
         rows = embeddings.to(self.kv_weight.dtype)
@@ -170,6 +173,7 @@ class EngramModule(nn.Module):
         """Whether the compiled gate can do it: bfloat16 on the CPU, serving, no convolution."""
         return (
             compiled.kernels() is not None
+            and self.config.num_branches == 1
             and hidden.dtype is torch.bfloat16
             and self.kv_weight.dtype is torch.bfloat16
             and self.conv_weight is None
@@ -223,14 +227,14 @@ class EngramModule(nn.Module):
         lengths: Sequence[int],
         states: Sequence[ConvState | None] | None,
     ) -> torch.Tensor:
-        """SiLU of the depthwise causal convolution, dilation N: float32 ``[tokens, G, D]``."""
+        """SiLU of the depthwise causal convolution, dilated: float32 ``[tokens, A, D]``."""
         weight, norm = self.conv_weight, self.conv_norm
         if weight is None or norm is None:
             raise ConfigError('a convolution needs form "demo"')
         u = gated * _inverse_rms(gated, CONV_NORM_EPS)[..., None] * norm.float()
-        inputs = u.flatten(1).to(weight.dtype)  # [tokens, G*D]
+        inputs = u.flatten(1).to(weight.dtype)  # [tokens, A*D]
         padded, starts = self._with_history(inputs, lengths, states)
-        taps, dilation = self.config.kernel_size, self.config.max_order
+        taps, dilation = self.config.kernel_size, self.config.dilation
         mixed = torch.zeros_like(inputs)
         for tap in range(taps):  # shifted multiply-adds: many times faster than conv1d on a CPU
             mixed += weight[:, tap] * padded[starts + tap * dilation]
@@ -255,27 +259,11 @@ class EngramModule(nn.Module):
 
     def load_demo_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take the weights of the demo's module (its state-dict keys; tables are left alone)."""
-        streams = range(self.config.num_streams)
-        keys = [f"key_projs.{g}" for g in streams]
-        fused = {
-            "kv_weight": torch.cat([state[f"{k}.weight"] for k in [*keys, "value_proj"]]),
-            "kv_bias": torch.cat([state[f"{k}.bias"] for k in [*keys, "value_proj"]]),
-            "key_norm": torch.stack([state[f"norm1.{g}.weight"] for g in streams]),
-            "query_norm": torch.stack([state[f"norm2.{g}.weight"] for g in streams]),
-            "conv_weight": state["short_conv.conv.weight"].squeeze(1),
-            "conv_norm": torch.stack([state[f"short_conv.norms.{g}.weight"] for g in streams]),
-        }
-        self.load_state_dict(fused)
+        self.load_state_dict(demo_module_state(state, self.config.num_gates))
 
     def load_v41_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take DeepSeek-V4.1's dense weights: ``wkv.weight``, ``q_weight`` and ``k_weight``."""
-        self.load_state_dict(
-            {
-                "kv_weight": state["wkv.weight"],
-                "query_norm": state["q_weight"],
-                "key_norm": state["k_weight"],
-            }
-        )
+        self.load_state_dict(v41_module_state(state))
 
 
 def _starts(lengths: Sequence[int], history: int, device: torch.device) -> torch.Tensor:

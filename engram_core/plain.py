@@ -63,8 +63,10 @@ class PlainMemory:
         config = self._version.config
         if not config.conv_history:
             return dict.fromkeys(config.layer_ids)
-        channels = config.num_streams * config.hidden_size
-        return {layer: ConvState(config.conv_history, channels) for layer in config.layer_ids}
+        return {
+            layer: ConvState(config.conv_history, config.conv_channels)
+            for layer in config.layer_ids
+        }
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from engram_core.backbone import find_decoder_layers, hidden_size
+from engram_core.backbone import find_decoder_layers, has_hyper_connections, hidden_size
 from engram_core.errors import MismatchError, UnsupportedModelError
 from engram_core.plain import PlainMemory
 from engram_core.version import MemoryVersion
@@ -80,15 +80,23 @@ def attach(model: nn.Module, version: MemoryVersion) -> Splice:
     """Let `model` read the memory `version` (arXiv 2601.07372 section 2: before attention).
 
     Raises:
-        MismatchError: the memory was made for another width or for more layers.
-        UnsupportedModelError: the decoder's layers cannot be told apart.
+        MismatchError: the memory was made for another width, for more hidden streams or layers.
+        UnsupportedModelError: the decoder's layers cannot be told apart, or pass several hidden
+            streams on.
     """
     config = version.config
+    if has_hyper_connections(model):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} passes several hidden streams through its layers "
+            "(hyper-connections), which a memory cannot be spliced into here; accepted: a decoder "
+            "with one hidden stream"
+        )
     width, depth = hidden_size(model), len(find_decoder_layers(model))
     if config.hidden_size != width:
         raise MismatchError("hidden size", expected=config.hidden_size, found=width)
     if config.num_streams != 1:
-        raise MismatchError("hidden streams", expected=config.num_streams, found=1)
+        what = "hidden streams (only hyper-connections give a decoder more than one)"
+        raise MismatchError(what, expected=config.num_streams, found=1)
     if max(config.layer_ids) >= depth:
         raise MismatchError("decoder layers", expected=f"> {max(config.layer_ids)}", found=depth)
     return Splice(model, version)

@@ -34,9 +34,8 @@ class StaticStep:
             layer: torch.zeros(size, config.memory_dim, dtype=torch.bfloat16, device=device)
             for layer in version.layer_ids
         }
-        channels = config.num_streams * config.hidden_size
         self._histories = {
-            layer: torch.zeros(size, config.conv_history, channels, device=device)
+            layer: torch.zeros(size, config.conv_history, config.conv_channels, device=device)
             for layer in (version.layer_ids if config.conv_history else ())
         }
         self._states = {

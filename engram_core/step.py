@@ -58,7 +58,7 @@ class EngramStep:
         version, spans, gate_scales: as given; a failed ticket's spans become None.
         waits: how long compute waited, per layer and phase, zeros included.
         silent_layers: layers where no position contributed, as far as the host knows.
-        gates: per layer ``[tokens, G]``, 0 where a position does not contribute.
+        gates: per layer ``[tokens, gates]``, 0 where a position does not contribute.
         failures: index of a sequence -> why its rows did not come.
     """
 
@@ -188,8 +188,8 @@ class EngramStep:
 
     def _note_silent(self, layer: int) -> None:
         self.silent_layers.add(layer)
-        streams, device = self.version.config.num_streams, self.version.modules[layer].device
-        self.gates[layer] = _zero_gates(self.num_tokens, streams, device)
+        num_gates, device = self.version.config.num_gates, self.version.modules[layer].device
+        self.gates[layer] = _zero_gates(self.num_tokens, num_gates, device)
 
     def apply(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Add the memory of `layer` to `hidden` ``[tokens, G, D]``, and keep the gates.
@@ -251,8 +251,9 @@ class EngramStep:
         """Compute live tokens alone; the others keep their very bits."""
         rows = torch.from_numpy(np.flatnonzero(mask)).to(hidden.device)
         updated = self._apply_to_hits(layer, hidden[rows], embeddings[rows], rows)
-        gates = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
-        self.gates[layer] = gates.index_copy_(0, rows, self.gates[layer])
+        some = self.gates[layer]
+        gates = some.new_zeros(self.num_tokens, some.shape[1])
+        self.gates[layer] = gates.index_copy_(0, rows, some)
         return hidden.index_copy(0, rows, updated)
 
     def _apply_to_hits(
@@ -323,10 +324,10 @@ def _merge(lengths: Sequence[int], spans: Sequence[RowSpan | None]) -> list[_Run
 
 
 @lru_cache(maxsize=64)
-def _zero_gates(tokens: int, streams: int, device: torch.device) -> torch.Tensor:
+def _zero_gates(tokens: int, num_gates: int, device: torch.device) -> torch.Tensor:
     """What silent layers share; nobody writes to it."""
     with torch.inference_mode(False):
-        return torch.zeros(tokens, streams, device=device)
+        return torch.zeros(tokens, num_gates, device=device)
 
 
 def _tickets(runs: Sequence[_Run]) -> Iterator[Ticket]:

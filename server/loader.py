@@ -225,7 +225,10 @@ def _load_memory(
     artefact = open_table(folder)
     artefact.check_backbone(fingerprint, hidden_size(model), len(find_decoder_layers(model)))
     compressor = TokenCompressor.from_tokenizer(
-        tokenizer, artefact.manifest.tokenizer.num_ids, default_cache_dir() / CLASS_MAPS
+        tokenizer,
+        artefact.manifest.tokenizer.num_ids,
+        default_cache_dir() / CLASS_MAPS,
+        fold=artefact.config.folds_tokens,
     )
     told = _ByteProgress(progress, packed_bytes(artefact))
     return artefact, open_version(artefact, compressor, memory, progress=told)

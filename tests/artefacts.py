@@ -28,7 +28,7 @@ def tiny_content(*, storage="sparse", dtype="int4", compressor=None, backbone=BA
         form="v41", layer_ids=(1, 2), orders=(2, 3), num_heads=2, rows_per_head=(211, 211),
         head_dim=8, hidden_size=backbone.hidden_size, norm_eps=1e-6, use_bias=False,
     )  # fmt: skip
-    tokenizer = TokenizerRecord.of(compressor, config.pad_id)
+    tokenizer = TokenizerRecord.of(compressor, config)
     layout = HashLayout.build(replace(config, **change), compressor.size)
     generator = torch.Generator().manual_seed(0)
     tables, modules = {}, {}

@@ -16,12 +16,17 @@ NUM_IDS = 64
 LAYERS = (1, 3)
 
 
-def small_memory(*, form="v41", orders=(2, 3), min_hit_orders=(), seed=0, wrap=None, rows=None):
-    """Random rows and weights. `wrap(layer, tier)` may replace a tier, `rows(layer, n, d)` fill."""
+def small_memory(
+    *, form="v41", orders=(2, 3), min_hit_orders=(), seed=0, wrap=None, rows=None, **variant
+):
+    """Random rows and weights. `wrap(layer, tier)` may replace a tier, `rows(layer, n, d)` fill.
+
+    `variant` overrides further configuration keys.
+    """
     config = EngramConfig(
         form=form, layer_ids=LAYERS, orders=orders, num_heads=2,
         rows_per_head=(53,) * len(orders), head_dim=4, hidden_size=8, norm_eps=1e-6,
-        min_hit_orders=min_hit_orders,
+        min_hit_orders=min_hit_orders, **variant,
     )  # fmt: skip
     layout = HashLayout.build(config, NUM_IDS)
     generator = torch.Generator().manual_seed(seed)

@@ -36,7 +36,7 @@ def make_content(
     layout = memory.hasher.layout
     return ArtefactContent(
         layout=layout,
-        tokenizer=TokenizerRecord.of(memory.compressor, layout.config.pad_id),
+        tokenizer=TokenizerRecord.of(memory.compressor, layout.config),
         backbone=describe_backbone(model, model_name),
         tables={
             layer: sparse_rows(rows, layout.rows[layer]) for layer, rows in memory.rows.items()

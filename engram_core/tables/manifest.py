@@ -36,13 +36,13 @@ class TokenizerRecord:
     pad_class: int
 
     @classmethod
-    def of(cls, compressor: TokenCompressor, pad_id: int) -> Self:
-        """What an artefact records of a class map and the raw id that fills empty places."""
+    def of(cls, compressor: TokenCompressor, config: EngramConfig) -> Self:
+        """What an artefact records of a class map, and of the class that fills empty places."""
         return cls(
             fingerprint=compressor.fingerprint,
             num_ids=compressor.num_ids,
             compressed_size=compressor.size,
-            pad_class=int(compressor.class_ids[pad_id]),
+            pad_class=compressor.class_of(config.pad_id, keep_unmapped=config.keeps_unmapped_ids),
         )
 
 

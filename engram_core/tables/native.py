@@ -98,7 +98,8 @@ class Artefact:
         self._expect("number of token ids", record.num_ids, compressor.num_ids)
         self._expect("number of token classes", record.compressed_size, compressor.size)
         self._expect("tokenizer fingerprint", record.fingerprint, compressor.fingerprint)
-        pad_class = int(compressor.class_ids[self.config.pad_id])
+        keep = self.config.keeps_unmapped_ids
+        pad_class = compressor.class_of(self.config.pad_id, keep_unmapped=keep)
         self._expect("class of the pad token", record.pad_class, pad_class)
 
     def check_backbone(self, fingerprint: str, hidden_size: int, num_layers: int) -> None:

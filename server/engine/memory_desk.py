@@ -177,9 +177,8 @@ def _copied_states(sequence: Sequence) -> Mapping[int, ConvState] | None:
 
 def _new_states(version: MemoryVersion) -> dict[int, ConvState]:
     config = version.config
-    channels = config.num_streams * config.hidden_size
     states: dict[int, ConvState] = {}
     for layer in config.layer_ids:
         device = next(version.modules[layer].parameters()).device
-        states[layer] = ConvState(config.conv_history, channels, device=device)
+        states[layer] = ConvState(config.conv_history, config.conv_channels, device=device)
     return states

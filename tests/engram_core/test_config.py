@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from engram_core.config import EngramConfig
+from engram_core.config import VARIANTS, EngramConfig
 from engram_core.errors import ConfigError
 
 VALID = {
@@ -49,9 +49,38 @@ def test_dict_round_trip_through_json():
     assert EngramConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
+def test_a_configuration_without_variants_is_written_as_ever():
+    """Memories' ids are derived from it: a new key would rename every memory there is."""
+    written = EngramConfig(**VALID).to_dict()
+    assert list(written) == [
+        "form", "layer_ids", "orders", "num_heads", "rows_per_head", "head_dim", "hidden_size",
+        "num_streams", "pad_id", "seed", "kernel_size", "norm_eps", "use_bias", "min_hit_orders",
+        "compressed_size", "expected_rows",
+    ]  # fmt: skip
+
+
+def test_variants_are_written_and_read_back():
+    variants = {
+        "multiplier_order": "oldest_first", "lags": (1, 0), "num_branches": 3, "conv_dilation": 2,
+        "folds_tokens": False, "keeps_unmapped_ids": True,
+    }  # fmt: skip
+    assert set(variants) == VARIANTS
+    config = EngramConfig(**{**VALID, "form": "demo"}, **variants)
+    assert variants.items() <= config.to_dict().items()
+    assert EngramConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert (config.num_gates, config.conv_channels, config.conv_history) == (3, 24, 6)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
+        ({"multiplier_order": "random"}, "multiplier_order is 'random'"),
+        ({"lags": (1,)}, "lags is (1,)"),
+        ({"lags": (2, 0)}, "lags is (2, 0)"),
+        ({"lags": (0, -1)}, "lags is (0, -1)"),
+        ({"num_branches": 0}, "num_branches is 0"),
+        ({"num_branches": 2, "num_streams": 2}, "num_branches is 2"),
+        ({"conv_dilation": 0}, "conv_dilation is 0"),
         ({"form": "v5"}, "form is 'v5'"),
         ({"layer_ids": ()}, "layer_ids is ()"),
         ({"layer_ids": (1, 1)}, "layer_ids is (1, 1)"),

@@ -15,10 +15,10 @@ CLASS_IDS = np.arange(NUM_IDS) % CLASSES
 ORDER_SETS = [(2, 3), (2, 3, 4), (3, 4, 5), (2, 5), (4,)]
 
 
-def hasher(orders=(2, 3)):
+def hasher(orders=(2, 3), **change):
     config = EngramConfig(
         form="v41", layer_ids=(1, 4), orders=orders, num_heads=3, rows_per_head=(97,) * len(orders),
-        head_dim=4, hidden_size=8,
+        head_dim=4, hidden_size=8, **change,
     )  # fmt: skip
     return NgramHasher(HashLayout.build(config, CLASSES), CLASS_IDS)
 
@@ -33,9 +33,10 @@ def naive(hasher, ids, layer, barrier=None):
             slots.append(hasher.pad_class if dead else int(CLASS_IDS[ids[t - k]]))
         row, column = [], 0
         for o, order in enumerate(config.orders):
-            mix = 0
+            mix, lag = 0, config.lags[o] if config.lags else 0
             for k in range(order):
-                mix ^= slots[k] * layout.multipliers[layer][k]
+                place = k if config.multiplier_order == "newest_first" else order - 1 - k
+                mix ^= slots[lag + k] * layout.multipliers[layer][place]
             for prime in layout.primes[layer][o]:
                 row.append(mix % prime + layout.offsets[layer][column])
                 column += 1
@@ -62,6 +63,33 @@ def test_history_and_barrier_give_the_whole_sequences_rows(ids, orders, data):
     whole = naive(under_test, ids, 1, barrier)
     found = under_test.row_ids(ids[cut:], 1, history=ids[:cut], barrier=barrier)
     np.testing.assert_array_equal(found, whole[cut:])
+
+
+@given(tokens, st.sampled_from(ORDER_SETS), st.booleans(), st.data())
+def test_lags_and_the_order_of_multipliers(ids, orders, is_reversed, data):
+    cut = data.draw(st.integers(0, len(ids)))
+    under_test = hasher(
+        orders,
+        lags=tuple(data.draw(st.integers(0, orders[-1] - order)) for order in orders),
+        multiplier_order="oldest_first" if is_reversed else "newest_first",
+    )
+    whole = naive(under_test, ids, 4)
+    np.testing.assert_array_equal(under_test.row_ids(ids, 4), whole)
+    found = under_test.row_ids(ids[cut:], 4, history=ids[:cut])
+    np.testing.assert_array_equal(found, whole[cut:])
+
+
+def test_ids_beyond_the_map_can_stay_what_they_are():
+    keeping, refusing = hasher(keeps_unmapped_ids=True, pad_id=200), hasher()
+    assert keeping.pad_class == 200
+    windows = keeping.windows([5, 1000, -1], history=[NUM_IDS - 1, NUM_IDS])
+    expected = [[5, NUM_IDS, CLASS_IDS[-1]], [1000, 5, NUM_IDS], [-1, 1000, 5]]
+    np.testing.assert_array_equal(windows, expected)
+    np.testing.assert_array_equal(keeping.step_windows([[5, 1000]]), [[1000, 5, 200]])
+    with pytest.raises(IdRangeError, match="1000"):
+        refusing.windows([1000])
+    with pytest.raises(IdRangeError, match="pad_id 200"):
+        hasher(pad_id=200)
 
 
 @given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=4))

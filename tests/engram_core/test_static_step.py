@@ -29,7 +29,7 @@ class Case:
         if not config.conv_history:
             return [None] * count
         return [
-            {layer: ConvState(config.conv_history, config.hidden_size) for layer in LAYERS}
+            {layer: ConvState(config.conv_history, config.conv_channels) for layer in LAYERS}
             for _ in range(count)
         ]
 
@@ -49,8 +49,9 @@ class Case:
 
 @pytest.mark.parametrize("form", ["v41", "demo"])
 @pytest.mark.parametrize("hit_orders", [(), (2, 3)])
-def test_step_after_step_equals_the_eager_one(form, hit_orders):
-    case = Case(form, min_hit_orders=hit_orders)
+@pytest.mark.parametrize("branches", [1, 3])
+def test_step_after_step_equals_the_eager_one(form, hit_orders, branches):
+    case = Case(form, min_hit_orders=hit_orders, num_branches=branches, conv_dilation=2)
     eager_states, static_states = case.states(SIZE), case.states(SIZE)
     turns = [
         ([True] * 4, [1.0] * 4),

@@ -319,3 +319,25 @@ def test_nobody_is_asked_while_rows_are_under_way():
     step.apply(1, hidden_states(6))
     assert len(step.waits) == 1
     ahead.close()
+
+
+def test_each_branch_has_a_gate_where_some_or_no_tokens_contribute(prefetcher):
+    def rows(_, n, d):
+        return torch.ones(n, d) * (torch.arange(n) % 3 != 0)[:, None]
+
+    # one tap looks back on nothing, so silent tokens need not be computed
+    memory = small_memory(form="demo", kernel_size=1, num_branches=3, orders=(2,), rows=rows,
+                          min_hit_orders=(2,))  # fmt: skip
+    ticket = prefetcher.submit_prompt(memory, PROMPT * 3)
+    hidden = hidden_states(18)
+    step = EngramStep(memory, [18], [whole(ticket)])
+    out = step.apply(1, hidden)
+    live = step.gates[1].all(1)
+    assert step.gates[1].shape == (18, 3)
+    assert 0 < int(live.sum()) < 18
+    alone = memory.modules[1](hidden, expected_rows(memory, 1, PROMPT * 3))
+    assert torch.allclose(out, alone.hidden)
+    assert torch.allclose(step.gates[1], alone.gates)
+    silent = EngramStep(memory, [18], [None])
+    assert torch.equal(silent.apply(1, hidden), hidden)
+    assert silent.gates[1].shape == (18, 3)
