@@ -8,15 +8,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from engram_core.assembly import packed_bytes
+from engram_core.layout import HashLayout
 from engram_core.store.table_memory import verify
 from engram_core.tables import open_table
-from engram_core.tables.convert import pack_artefact
+from engram_core.tables.backbone_record import describe_backbone
+from engram_core.tables.convert import pack_artefact, pack_foreign
+from engram_core.tables.foreign import open_foreign
 from engram_core.tables.native import Artefact
 from engram_core.tables.packed_file import PackedFile
-from server.artefact_choice import named_artefact
+from server.artefact_choice import find_artefact, named_artefact
+from server.config import Settings
+from server.default_model import default_cache_dir
+from server.loader import CLASS_MAPS, load
 from server.memory_info import describe_artefact
 from server.progress_lines import ProgressLines
 
@@ -46,12 +53,30 @@ def check(given: dict[str, Any]) -> int:
 
 
 def convert(given: dict[str, Any]) -> int:
-    """Write a packed artefact."""
-    artefact, folder, dtype = _open(given), given["folder"], given["dtype"]
-    total_rows = sum(artefact.layout.rows.values())
-    pack_artefact(artefact, folder, dtype, _Progress("convert", total_rows))
+    """Write a packed artefact, out of a native one or of a memory in another format."""
+    folder, dtype = given["folder"], given["dtype"]
+    native = find_artefact(given["artefact"], given["engram_dir"])
+    path = Path(given["artefact"])
+    if native is None and path.exists():
+        _convert_foreign(path, given["model"], folder, dtype)
+    else:
+        artefact = _open(given)
+        pack_artefact(artefact, folder, dtype, _Progress("convert", _num_rows(artefact.layout)))
     print(folder)
     return 0
+
+
+def _convert_foreign(path: Path, model: str | None, folder: Path, dtype: str) -> None:
+    loaded = load(Settings(model=model, engram="none"))
+    maps = default_cache_dir() / CLASS_MAPS
+    memory = open_foreign(path, tokenizer=loaded.tokenizer, cache_dir=maps)
+    backbone = describe_backbone(loaded.model, loaded.name)
+    told = _Progress("convert", _num_rows(memory.layout))
+    pack_foreign(memory, backbone, folder, dtype, told)
+
+
+def _num_rows(layout: HashLayout) -> int:
+    return sum(layout.rows.values())
 
 
 def _open(given: dict[str, Any]) -> Artefact:

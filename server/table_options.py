@@ -32,5 +32,10 @@ def add_table_options(commands: Any, run: Callable[[dict[str, Any]], int]) -> No
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the new artefact; must not exist")
     parser.add_argument(
+        "--model",
+        help="the model that a memory in another format will be served with: a folder or a hub id "
+        "(default: the default model)",
+    )
+    parser.add_argument(
         "--dtype", choices=PACKED_DTYPES, default="int8", help="row format (default: int8)"
     )

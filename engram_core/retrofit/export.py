@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engram_core.backbone import backbone_fingerprint, find_decoder_layers, hidden_size
 from engram_core.retrofit.row_parameters import RowParameters
 from engram_core.retrofit.trainer import TrainedMemory
 from engram_core.tables import ArtefactContent, SparseRows
-from engram_core.tables.manifest import BackboneRecord, TokenizerRecord
+from engram_core.tables.backbone_record import describe_backbone
+from engram_core.tables.manifest import TokenizerRecord
 
 MARK = 2.0**-10  # a trained row's values are about 0.3
 
@@ -45,16 +45,6 @@ def make_content(
         dtype=dtype,
         training={**(training or {}), "recipe": memory.recipe.to_dict()},
         extras=extras or {},
-    )
-
-
-def describe_backbone(model: Any, name: str) -> BackboneRecord:
-    """What an artefact records of the model it belongs to."""
-    return BackboneRecord(
-        name=name,
-        fingerprint=backbone_fingerprint(model),
-        hidden_size=hidden_size(model),
-        num_layers=len(find_decoder_layers(model)),
     )
 
 

@@ -1,10 +1,15 @@
-"""Packs a native artefact's tables into another row format. Knows tables; knows no command line."""
+"""Packs memories into native artefacts: native ones in another row format, and foreign ones.
+
+Knows tables; knows no command line and loads no model.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from engram_core.tables.manifest import Manifest
+from engram_core.errors import ConfigError, MismatchError
+from engram_core.tables.imported import ImportedMemory
+from engram_core.tables.manifest import BackboneRecord, Manifest, TokenizerRecord
 from engram_core.tables.native import Artefact
 from engram_core.tables.packed_file import PackedFile, Progress
 from engram_core.tables.rows import RowReader, RowsReader
@@ -38,6 +43,56 @@ def pack_artefact(
         dtype=dtype,
         training=_training(manifest),
         extras=source.extras(),
+        packed=True,
+    )
+    write_artefact(folder, content, progress)
+
+
+def pack_foreign(
+    source: ImportedMemory,
+    backbone: BackboneRecord,
+    folder: Path,
+    dtype: str,
+    progress: Progress = lambda _rows: None,
+) -> None:
+    """Write a foreign memory as a packed artefact for the model `backbone`.
+
+    A float8_e4m3 table that stays one keeps its stored bytes.
+
+    Args:
+        source: what an importer read, with its class map.
+        backbone: the model that will be served with it.
+        folder: the new artefact.
+        dtype: see `records.RecordFormat`.
+        progress: receives rows as they are written.
+
+    Raises:
+        ArtefactError: `folder` exists. ConfigError: the tokenizer is missing, or a dtype that the
+            rows cannot be packed in. MismatchError: the memory is for a model of another shape.
+    """
+    config = source.config
+    if source.compressor is None:
+        raise ConfigError("the memory has no class map; accepted: its tokenizer beside it")
+    if config.hidden_size != backbone.hidden_size:
+        raise MismatchError(
+            "hidden size",
+            expected=config.hidden_size,
+            found=backbone.hidden_size,
+            where=folder.name,
+        )
+    if max(config.layer_ids) >= backbone.num_layers:
+        raise ConfigError(
+            f"layer_ids is {config.layer_ids}; accepted for {backbone.name}: layers 0 to "
+            f"{backbone.num_layers - 1}"
+        )
+    content = ArtefactContent(
+        layout=source.layout,
+        tokenizer=TokenizerRecord.of(source.compressor, config),
+        backbone=backbone,
+        tables=source.tables,
+        modules=source.modules,
+        dtype=dtype,
+        training={"imported_from": source.source_format},
         packed=True,
     )
     write_artefact(folder, content, progress)

@@ -27,6 +27,7 @@ from engram_core.tables.manifest import (
 from engram_core.tables.native import MODULE_NAME, module_prefix, table_name
 from engram_core.tables.packed_file import Progress, sum_of_chunks
 from engram_core.tables.packed_writer import PackedWriter
+from engram_core.tables.reader import RecordReader
 from engram_core.tables.records import RecordFormat
 from engram_core.tables.rows import RowReader, RowsReader, TableRows
 
@@ -151,7 +152,10 @@ def _write_table(path: Path, rows: RowReader, dtype: str, progress: Progress) ->
         writer = PackedWriter(file, RecordFormat(dtype, rows.row_dim), rows.num_rows)
         for start in range(0, rows.num_rows, _PIECE_ROWS):
             stop = min(start + _PIECE_ROWS, rows.num_rows)
-            writer.append(rows.read(start, stop))
+            if isinstance(rows, RecordReader) and dtype == rows.dtype:
+                writer.append_records(rows.read_records(start, stop).numpy())  # bit by bit
+            else:
+                writer.append(rows.read(start, stop))
             progress(stop - start)
         num_bytes, chunks = writer.finish()
         file.flush()

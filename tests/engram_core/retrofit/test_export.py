@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from models import tiny_llama
 
-from engram_core.retrofit.export import MARK, describe_backbone, sparse_rows
+from engram_core.retrofit.export import MARK, sparse_rows
 from engram_core.retrofit.row_parameters import RowParameters
+from engram_core.tables.backbone_record import describe_backbone
 from engram_core.tables.int4 import dequantise, quantise
 
 
