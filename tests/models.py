@@ -34,12 +34,21 @@ def random_model(config, seed: int = 0):
 def random_memory(
     model, *, form="v41", layer_ids=(1, 2), orders=(2, 3), seed=0, class_ids=None, wrap=lambda t: t
 ):
-    """A memory with random rows and weights that really changes the model's output."""
+    """A memory with random rows and weights that really changes the model's output.
+
+    Form "peft" is the demo's with all that engram-peft does differently.
+    """
+    variant = {}
+    if form == "peft":
+        form, variant = "demo", {
+            "multiplier_order": "oldest_first", "lags": tuple(orders[-1] - n for n in orders),
+            "num_branches": 3, "conv_dilation": 2, "keeps_unmapped_ids": True, "use_bias": False,
+        }  # fmt: skip
     assert max(layer_ids) < len(find_decoder_layers(model))
     config = EngramConfig(
         form=form, layer_ids=layer_ids, orders=orders, num_heads=2,
         rows_per_head=(211,) * len(orders), head_dim=8, hidden_size=hidden_size(model),
-        norm_eps=1e-6,
+        norm_eps=1e-6, **variant,
     )  # fmt: skip
     class_ids = np.arange(NUM_IDS) % 100 if class_ids is None else class_ids
     layout = HashLayout.build(config, int(class_ids.max()) + 1)

@@ -26,7 +26,7 @@ def test_memory_changes_the_output_and_detach_undoes_it(model):
     torch.testing.assert_close(model(ids(2, 9)).logits, before, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("form", ["v41", "demo"])
+@pytest.mark.parametrize("form", ["v41", "demo", "peft"])
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_chunks_with_a_cache_equal_the_whole(model, form, chunk):
     tokens = ids(2, 24)

@@ -37,7 +37,7 @@ def serving(form="v41", *, prefetch=True, wrap=lambda tier: tier, inline_max_row
     return running(model, version=version, prefetcher=prefetcher, **settings), version
 
 
-@pytest.fixture(scope="module", params=["v41", "demo"])
+@pytest.fixture(scope="module", params=["v41", "demo", "peft"])
 def form(request):
     return request.param
 
