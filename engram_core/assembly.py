@@ -5,7 +5,7 @@ Chooses between host memory and disk for packed tables; other rows are always in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from engram_core import compiled
 from engram_core.compression import TokenCompressor
@@ -14,7 +14,8 @@ from engram_core.errors import ConfigError, MismatchError
 from engram_core.hashing import NgramHasher
 from engram_core.host_memory import free_host_memory
 from engram_core.module import EngramModule
-from engram_core.placement import Placement, place_tables
+from engram_core.placement import Placement, place_remotely, place_tables
+from engram_core.remote_tables import open_remote
 from engram_core.store.base import Tier
 from engram_core.store.disk import DiskTier
 from engram_core.store.host import HostTier
@@ -23,6 +24,7 @@ from engram_core.store.packed import PackedTier
 from engram_core.store.sparse import SparseTier
 from engram_core.store.table_memory import TableMemory, verify
 from engram_core.tables import Artefact, SparseRows, TableRows
+from engram_core.tables.encoding import PACKED
 from engram_core.tables.manifest import FileRecord
 from engram_core.tables.native import MODULE_NAME
 from engram_core.tables.packed_file import PackedFile, Progress
@@ -50,13 +52,20 @@ def open_version(
         MismatchError: the tokenizer's class map is not the artefact's, a weight's shape is not
             the configuration's, or a table's bytes are not what the manifest says.
         ConfigError: `memory` asks for what this artefact cannot do.
+        TierError: a row server cannot be reached.
     """
     artefact.check_tokenizer(compressor)
     compiled.load()  # now, and never within a request
     layers = artefact.config.layer_ids
     config = memory or MemoryConfig()
     placement = place(artefact, config)
-    tiers = {layer: open_tier(artefact, layer, placement, config, progress) for layer in layers}
+    tiers, close = _open_tiers(artefact, placement, config, progress)
+
+    def finish() -> None:
+        close()
+        if on_last_release is not None:
+            on_last_release()
+
     return MemoryVersion(
         NgramHasher(artefact.layout, compressor.class_ids),
         compressor.fingerprint,
@@ -64,12 +73,32 @@ def open_version(
         {layer: make_module(artefact, layer) for layer in layers},
         content=artefact.content,
         why_tiers=placement.why,
-        on_last_release=on_last_release,
+        on_last_release=finish,
     )
+
+
+def _open_tiers(
+    artefact: Artefact, placement: Placement, memory: MemoryConfig, progress: Progress
+) -> tuple[Mapping[int, Tier], Callable[[], None]]:
+    """The tier of every layer, and what to call when nobody reads them any more."""
+    if placement.tier == "remote":
+        budget = memory.hot_cache_bytes
+
+        def cached(tier: Tier) -> Tier:
+            if not placement.hot_cache:
+                return tier
+            return HotCache(tier, budget_bytes=_share(budget, tier.num_rows, artefact))
+
+        return open_remote(artefact, memory, cached)
+    layers = artefact.config.layer_ids
+    tiers = {layer: open_tier(artefact, layer, placement, memory, progress) for layer in layers}
+    return tiers, lambda: None
 
 
 def packed_bytes(artefact: Artefact) -> int:
     """Bytes of an artefact's packed tables together."""
+    if artefact.manifest.storage != PACKED:
+        return 0
     files = [artefact.rows(layer) for layer in artefact.config.layer_ids]
     return sum(rows.table_bytes for rows in files if isinstance(rows, PackedFile))
 
@@ -80,6 +109,8 @@ def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
     Raises:
         ConfigError: a table that is not packed is told to stay on the SSD.
     """
+    if memory.tier == "remote":
+        return place_remotely(memory)
     storage = artefact.manifest.storage
     table_bytes = packed_bytes(artefact)
     if table_bytes:
@@ -111,14 +142,15 @@ def open_tier(
     tier = _open_packed(rows, record, placement, memory, progress)
     if not placement.hot_cache:
         return tier
-    return HotCache(tier, budget_bytes=_share(memory.hot_cache_bytes, rows, artefact))
+    budget = _share(memory.hot_cache_bytes, rows.num_rows, artefact)
+    return HotCache(tier, budget_bytes=budget)
 
 
-def _share(budget_bytes: int | None, rows: PackedFile, artefact: Artefact) -> int | None:
+def _share(budget_bytes: int | None, num_rows: int, artefact: Artefact) -> int | None:
     """A table's part of the hot caches' memory, by its rows."""
     if budget_bytes is None:
         return None
-    return budget_bytes * rows.num_rows // sum(artefact.layout.rows.values())
+    return budget_bytes * num_rows // sum(artefact.layout.rows.values())
 
 
 def _open_packed(

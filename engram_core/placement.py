@@ -19,7 +19,7 @@ class Placement:
     """Where tables lie.
 
     Attributes:
-        tier: ``"dram"`` or ``"ssd"``.
+        tier: ``"dram"``, ``"ssd"`` or ``"remote"``.
         why: the reason, for people.
         hot_cache: whether a cache of hot rows stands in front of it.
     """
@@ -50,10 +50,17 @@ def place_tables(table_bytes: int, config: MemoryConfig, memory: HostMemory) -> 
     return Placement(tier, f"{tier}: {why}; hot cache {why_hot}", hot)
 
 
+def place_remotely(config: MemoryConfig) -> Placement:
+    """Tables that row servers have."""
+    hot, why_hot = _choose_hot_cache(config, "remote")
+    servers = ", ".join(config.row_servers)
+    return Placement("remote", f"remote: as told; rows from {servers}; hot cache {why_hot}", hot)
+
+
 def _choose_hot_cache(config: MemoryConfig, tier: str) -> tuple[bool, str]:
     if config.hot_cache != "auto":
         return config.hot_cache == "on", f"{config.hot_cache}: as told"
-    if tier == "ssd":
+    if tier in ("ssd", "remote"):
         size = config.hot_cache_bytes
         return True, f"on: {'a tenth of the rows' if size is None else f'{size} bytes'}"
     return False, "off: a hit would cost as much as a row in dram"

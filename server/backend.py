@@ -13,7 +13,7 @@ import torch
 from engram_core.backbone import text_config
 from engram_core.config import MemoryConfig
 from engram_core.device import Device, make_device
-from engram_core.errors import UnsupportedModelError
+from engram_core.errors import ConfigError, UnsupportedModelError
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
 from engram_core.version import MemoryVersion
@@ -39,6 +39,7 @@ def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> 
     """
     device = make_device(settings.device)
     memory_config = MemoryConfig.from_dict(settings.engram_config or {})
+    refuse_reuse_without_rows(settings, memory_config)
     loaded = load(settings, progress, memory_config)
     backend = assemble(settings, loaded, device, memory_config, recorder)
     give_back_freed_memory()
@@ -98,6 +99,19 @@ def assemble(
         load_s=loaded.timings,
         close=close,
     )
+
+
+def refuse_reuse_without_rows(settings: Settings, memory: MemoryConfig) -> None:
+    """Refuse to keep for others what is computed while rows are missing.
+
+    Raises:
+        ConfigError: missing rows read as never written, and prefixes are reused.
+    """
+    if memory.on_row_failure == "off" and settings.prefix_cache == "on":
+        raise ConfigError(
+            "on_row_failure is 'off' beside --prefix-cache on, which would reuse what was computed "
+            "without the rows; accepted: fail, or --prefix-cache off"
+        )
 
 
 def refuse_too_large(model: Any, device: Device) -> None:

@@ -222,7 +222,8 @@ def _load_memory(
     folder = choose_artefact(settings.engram, settings.engram_dir, fingerprint)
     if folder is None:
         return None, None
-    artefact = open_table(folder)
+    is_remote = memory is not None and memory.tier == "remote"
+    artefact = open_table(folder, with_tables=not is_remote)
     artefact.check_backbone(fingerprint, hidden_size(model), len(find_decoder_layers(model)))
     compressor = TokenCompressor.from_tokenizer(
         tokenizer,
@@ -230,7 +231,7 @@ def _load_memory(
         default_cache_dir() / CLASS_MAPS,
         fold=artefact.config.folds_tokens,
     )
-    told = _ByteProgress(progress, packed_bytes(artefact))
+    told = _ByteProgress(progress, 0 if is_remote else packed_bytes(artefact))
     return artefact, open_version(artefact, compressor, memory, progress=told)
 
 

@@ -9,6 +9,7 @@ import torch
 from golden_cases import Case, strip
 from safetensors.torch import save_file
 
+from engram_core.config import EngramConfig
 from engram_core.hashing import NgramHasher
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
@@ -145,3 +146,42 @@ def write_empty_v41(folder, data: dict, layout: HashLayout, values=None) -> None
             f"{prefix}k_weight": ("F32", gate),
         }
     write_sparse(folder / "model.safetensors", shapes, values)
+
+
+TINY_V41 = {
+    "engram_layer_ids": [1, 2], "engram_max_ngram_size": 3, "engram_vocab_size": 60,
+    "engram_n_heads": 2, "engram_head_dim": 32, "engram_compressed_vocab_size": 100,
+    "engram_pad_token_id": 2, "hidden_size": 32, "hc_mult": 1, "rms_norm_eps": 1e-6,
+    "vocab_size": 128, "model_type": "deepseek_v4",
+}  # fmt: skip
+
+
+def tiny_v41_tensors(config, seed=0):
+    """The six tensors of each layer, in the released dtypes."""
+    generator = torch.Generator().manual_seed(seed)
+    built = EngramConfig.from_v41(config)
+    layout = HashLayout.build(built, built.compressed_size)
+
+    def payload(*shape):
+        return torch.randn(shape, generator=generator).to(torch.float8_e4m3fn)
+
+    def scales(*shape):
+        exponents = torch.randint(120, 128, shape, generator=generator, dtype=torch.uint8)
+        return exponents.view(torch.float8_e8m0fnu)
+
+    def weight():
+        shape = (built.num_streams, built.hidden_size)
+        return (1 + 0.2 * torch.randn(shape, generator=generator)).bfloat16()
+
+    found, height = {}, (built.num_streams + 1) * built.hidden_size
+    for layer, rows in layout.rows.items():
+        prefix = f"layers.{layer}.engram."
+        found |= {
+            f"{prefix}embed.weight": payload(rows, built.head_dim),
+            f"{prefix}embed.scale": scales(rows, built.head_dim // 32),
+            f"{prefix}wkv.weight": payload(height, built.memory_dim),
+            f"{prefix}wkv.scale": scales(height // 32, built.memory_dim // 32),
+            f"{prefix}q_weight": weight(),
+            f"{prefix}k_weight": weight(),
+        }
+    return found

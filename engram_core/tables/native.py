@@ -46,7 +46,7 @@ class Artefact:
         content: sha256 (hex) over the files' checksums, for a memory version's id.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, with_tables: bool = True) -> None:
         self.name = folder.name
         self.manifest = Manifest.read(folder)
         self._check_file_list()
@@ -54,11 +54,12 @@ class Artefact:
         blobs = {
             name: _verified(folder / name, record)
             for name, record in self.manifest.files.items()
-            if not record.chunks
+            if not record.chunks and (with_tables or name not in self._table_names())
         }
-        self._tables = {layer: self._read_table(layer, blobs) for layer in self.config.layer_ids}
+        layers = self.config.layer_ids if with_tables else ()
+        self._tables = {layer: self._read_table(layer, blobs) for layer in layers}
         self._modules = self._read_modules(blobs[MODULE_NAME])
-        needed = {MODULE_NAME, *map(table_name, self.config.layer_ids)}
+        needed = {MODULE_NAME, *self._table_names()}
         self._extras = {name: blob for name, blob in blobs.items() if name not in needed}
         self.content = _content(self.manifest.files)
 
@@ -118,13 +119,16 @@ class Artefact:
             raise MismatchError(what, expected=expected, found=found, where=self.name)
 
     def _check_file_list(self) -> None:
-        needed = {MODULE_NAME, *map(table_name, self.config.layer_ids)}
+        needed = {MODULE_NAME, *self._table_names()}
         missing = sorted(needed - set(self.manifest.files))
         if missing:
             raise ArtefactError(f"{MANIFEST_NAME} does not list {', '.join(missing)}")
         for name in self.manifest.files:
             if Path(name).name != name:
                 raise ArtefactError(f"{MANIFEST_NAME} lists {name!r}; accepted: a plain file name")
+
+    def _table_names(self) -> set[str]:
+        return {table_name(layer) for layer in self.config.layer_ids}
 
     def _read_table(self, layer: int, blobs: Mapping[str, bytes]) -> TableRows | PackedFile:
         name = table_name(layer)
@@ -166,8 +170,8 @@ class Artefact:
         return states
 
 
-def open_table(path: Path) -> Artefact:
-    """Open a native artefact's folder.
+def open_table(path: Path, *, with_tables: bool = True) -> Artefact:
+    """Open a native artefact's folder; without its tables where somebody else has the rows.
 
     Raises:
         ArtefactError: a file is missing or not what the manifest says.
@@ -175,7 +179,7 @@ def open_table(path: Path) -> Artefact:
     """
     if not path.is_dir():
         raise ArtefactError(f"{path.name} is no folder; accepted: an artefact's folder")
-    return Artefact(path)
+    return Artefact(path, with_tables=with_tables)
 
 
 def _verified(path: Path, record: FileRecord) -> bytes:

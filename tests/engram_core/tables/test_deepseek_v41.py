@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 from golden_cases import V41, V41_FORM, cases
-from imports import embeddings_of, v41_tensors, version_of, write_config, write_shards
+from imports import (
+    TINY_V41,
+    embeddings_of,
+    tiny_v41_tensors,
+    v41_tensors,
+    version_of,
+    write_config,
+    write_shards,
+)
 from models import tiny_llama
 from safetensors.torch import load_file, save_file
 
 from engram_core.compression import TokenCompressor
-from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, ConfigError, MismatchError, UnsupportedModelError
-from engram_core.layout import HashLayout
 from engram_core.splice import attach
 from engram_core.tables import RecordReader, open_foreign
 
 CASES = cases(V41_FORM)
 SMALL = CASES[1]
-TINY = {
-    "engram_layer_ids": [1, 2], "engram_max_ngram_size": 3, "engram_vocab_size": 60,
-    "engram_n_heads": 2, "engram_head_dim": 32, "engram_compressed_vocab_size": 100,
-    "engram_pad_token_id": 2, "hidden_size": 32, "hc_mult": 1, "rms_norm_eps": 1e-6,
-    "vocab_size": 128, "model_type": "deepseek_v4",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_reference_vectors(case, sharded, tmp_path):
 
 def test_records_are_the_stored_bytes(tmp_path):
     data = load_file(V41 / "v41_fp8_rows.safetensors")
-    config = {**TINY, "engram_head_dim": 256, "engram_layer_ids": [3]}
-    tensors = tiny_tensors(config)
+    config = {**TINY_V41, "engram_head_dim": 256, "engram_layer_ids": [3]}
+    tensors = tiny_v41_tensors(config)
     payload = tensors["layers.3.engram.embed.weight"].view(torch.uint8)
     payload[100:108] = data["weight_bytes"]
     tensors["layers.3.engram.embed.scale"].view(torch.uint8)[100:108] = data["scale_bytes"]
@@ -80,47 +80,16 @@ def test_records_are_the_stored_bytes(tmp_path):
         table.read_records(-1, 3)
 
 
-def tiny_tensors(config, seed=0):
-    """The six tensors of each layer, in the released dtypes."""
-    generator = torch.Generator().manual_seed(seed)
-    built = EngramConfig.from_v41(config)
-    layout = HashLayout.build(built, built.compressed_size)
-
-    def payload(*shape):
-        return torch.randn(shape, generator=generator).to(torch.float8_e4m3fn)
-
-    def scales(*shape):
-        exponents = torch.randint(120, 128, shape, generator=generator, dtype=torch.uint8)
-        return exponents.view(torch.float8_e8m0fnu)
-
-    def weight():
-        shape = (built.num_streams, built.hidden_size)
-        return (1 + 0.2 * torch.randn(shape, generator=generator)).bfloat16()
-
-    found, height = {}, (built.num_streams + 1) * built.hidden_size
-    for layer, rows in layout.rows.items():
-        prefix = f"layers.{layer}.engram."
-        found |= {
-            f"{prefix}embed.weight": payload(rows, built.head_dim),
-            f"{prefix}embed.scale": scales(rows, built.head_dim // 32),
-            f"{prefix}wkv.weight": payload(height, built.memory_dim),
-            f"{prefix}wkv.scale": scales(height // 32, built.memory_dim // 32),
-            f"{prefix}q_weight": weight(),
-            f"{prefix}k_weight": weight(),
-        }
-    return found
-
-
 def opened_tiny(folder, **change):
-    config = {**TINY, **change}
+    config = {**TINY_V41, **change}
     write_config(folder, config)
-    write_shards(folder, tiny_tensors(config))
+    write_shards(folder, tiny_v41_tensors(config))
     return open_foreign(folder, tokenizer=TokenCompressor(np.arange(128) % 100))
 
 
 def test_the_projection_is_scaled_in_blocks(tmp_path):
     imported = opened_tiny(tmp_path)
-    stored = tiny_tensors(TINY)
+    stored = tiny_v41_tensors(TINY_V41)
     payload = stored["layers.2.engram.wkv.weight"].float()
     scales = stored["layers.2.engram.wkv.scale"].float()
     found = imported.modules[2]["kv_weight"]

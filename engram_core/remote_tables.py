@@ -1,0 +1,84 @@
+"""The tables of an artefact as row servers have them: sources, shards, breaker and policy, wired.
+
+Asks every server at start what it serves, so that a wrong one is found before the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from engram_core.config import MemoryConfig
+from engram_core.errors import ConfigError, EngramError
+from engram_core.store.base import Tier
+from engram_core.store.circuit_breaker import CircuitBreaker
+from engram_core.store.fallback import FailurePolicy, with_policy
+from engram_core.store.flight_source import FlightRowSource
+from engram_core.store.remote import RemoteTier
+from engram_core.store.row_source import RowSource, check_description, row_table
+from engram_core.store.sharded import ShardedRowSource
+from engram_core.tables import Artefact
+
+_START_TIMEOUT_S = 10.0  # to answer what it serves; a row server may be starting too
+
+Wrap = Callable[[Tier], Tier]
+
+
+def open_remote(
+    artefact: Artefact, memory: MemoryConfig, cached: Wrap
+) -> tuple[Mapping[int, Tier], Callable[[], None]]:
+    """A tier for every layer, and what closes the connections.
+
+    Args:
+        artefact: what the servers have to serve; its own tables are not read.
+        memory: who they are and how patient to be.
+        cached: puts a cache in front of a tier, or not.
+
+    Raises:
+        ConfigError: an address or the token's file is wrong, or pyarrow is missing.
+        MismatchError: a server serves something else. TierError: one cannot be reached.
+    """
+    token = _read_token(memory.row_token_file)
+    source = ShardedRowSource(
+        [FlightRowSource(each, artefact.content, token=token) for each in memory.row_servers]
+    )
+    try:
+        _check(source, artefact)
+    except EngramError:
+        source.close()
+        raise
+    breaker = CircuitBreaker()  # one for all layers: they depend on the same servers
+    policy = FailurePolicy(memory.on_row_failure)
+    tiers = {}
+    for layer in artefact.config.layer_ids:
+        tier = RemoteTier(
+            source,
+            row_table(layer),
+            artefact.layout.rows[layer],
+            artefact.config.head_dim,
+            timeout_s=memory.row_timeout_s,
+            retries=memory.row_retries,
+            breaker=breaker,
+        )
+        tiers[layer] = with_policy(cached(tier), policy)  # zeros are never cached
+    return tiers, source.close
+
+
+def _check(source: RowSource, artefact: Artefact) -> None:
+    shapes = {
+        row_table(layer): (rows, artefact.config.head_dim)
+        for layer, rows in artefact.layout.rows.items()
+    }
+    found = source.describe(_START_TIMEOUT_S)
+    check_description(found, artefact.content, shapes, source.name)
+
+
+def _read_token(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(
+            f"row_token_file {Path(file).name!r} cannot be read; accepted: a file of one line"
+        ) from None
