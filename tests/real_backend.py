@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from engram_core.compression import TokenCompressor
 from engram_core.config import MemoryConfig
 from engram_core.device import make_device
-from server.backend import assemble
+from server.backend import assemble, load_backend
 from server.loader import Loaded
 from server.runtime import Backend
 
@@ -42,3 +42,13 @@ class TinyLoader:
         backend = assemble(settings, loaded, device, config, metrics)
         self.engine = backend.engine
         return backend
+
+
+class LoadReal:
+    """The server's own loader, for folders on disk."""
+
+    def __init__(self):
+        self.may_finish = threading.Event()
+
+    def __call__(self, settings, metrics, progress) -> Backend:
+        return load_backend(settings, metrics, progress)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from engram_core.errors import TierError
 from server.engine.inbox import Inbox
 from server.engine.kv_cache import KVCache
 from server.engine.memory_desk import MemoryDesk
@@ -27,6 +28,7 @@ from server.engine.types import (
 )
 
 _log = logging.getLogger(__name__)
+NO_ROWS = "the memory's rows could not be read and the request was stopped; try again later"
 FAILED = "the generation failed; the request was stopped"
 
 
@@ -65,6 +67,9 @@ class Endings:
         """Let an exception of the body end this sequence only."""
         try:
             yield
+        except TierError as error:
+            _log.error("request %s has no rows: %s", sequence.id, error)
+            self.fail(sequence, "generation", NO_ROWS)
         except Exception:  # noqa: BLE001 - whatever it is, it belongs to this request
             _log.exception("request %s failed", sequence.id)
             self.fail(sequence, "generation", FAILED)

@@ -7,25 +7,14 @@ import torch
 from fakes.http import serve
 from imports import TINY_V41, tiny_v41_tensors, write_config, write_shards
 from model_folder import TOKENIZER, write_model
+from real_backend import LoadReal
 from transformers import AutoTokenizer
 
 from engram_core.compression import TokenCompressor
 from engram_core.tables import open_table
-from server.backend import load_backend
 from server.cli import main
 
 PROMPT = "The tables are addressed by tokens alone."
-
-
-class _Loader:
-    """The real loader, as the tests' `serve` wants one."""
-
-    class may_finish:  # noqa: N801 - an event's name
-        @staticmethod
-        def set() -> None: ...
-
-    def __call__(self, settings, metrics, progress):
-        return load_backend(settings, metrics, progress)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +42,7 @@ def converted(folders):
 
 def answer(model, memory, **settings):
     settings = {"model": str(model), "engram": str(memory), "dtype": "float32", **settings}
-    with serve(_Loader(), max_model_len=128, **settings) as served:
+    with serve(LoadReal(), max_model_len=128, **settings) as served:
         body = served.generate(PROMPT, max_new_tokens=12, details=True, ignore_eos=True).json()
         info = served.client.get("/info").json()
     return [(t["id"], t["logprob"]) for t in body["details"]["tokens"]], info

@@ -109,6 +109,12 @@ def test_prefetch_changes_no_answer():
     assert answers[0] == answers[1]
 
 
+def _tokens(answer):
+    """Ids and log-probabilities."""
+    tokens = answer["details"]["tokens"]
+    return [each["id"] for each in tokens], [each["logprob"] for each in tokens]
+
+
 def test_details_show_what_the_memory_did():
     with serve(TinyLoader()) as served:
         on = served.generate(PROMPT, max_new_tokens=4, details=True).json()
@@ -125,8 +131,13 @@ def test_details_show_what_the_memory_did():
         assert layer["rows"] > layer["unique_rows"] > 0
         assert layer["lookup_ms"] > 0
         assert 0 < layer["mean_gate"] < 1
-    tokens = [answer["details"]["tokens"] for answer in (off.json(), beside.json(), on)]
-    assert tokens[0] == tokens[1] != tokens[2]
+    ids, logprobs = zip(
+        *(_tokens(answer) for answer in (off.json(), beside.json(), on)), strict=True
+    )
+    assert ids[0] == ids[1]
+    # the second reuses the first one's prefix: products of other shapes, rounded otherwise
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+    assert logprobs[2] != pytest.approx(logprobs[0], abs=1e-2)
     assert off.json()["details"]["engram"] == {"enabled": False, "gate_scale": 1.0, "layers": []}
     assert refused.status_code == 422
     assert "`engram` and `parameters.engram`" in refused.json()["error"]

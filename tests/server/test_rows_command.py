@@ -2,16 +2,14 @@
 
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from row_processes import READY_S, address, row_server
 from row_servers import LAYER, TABLE, tiny_artefact
 
 from engram_core.assembly import make_tier
@@ -27,33 +25,8 @@ from server.row_settings import RowsUsageError, parse_heads, read_rows_settings
 
 PACKAGED = "smollm2-135m-wordnet"
 ROOT = Path(__file__).parents[2]
-READY_S = 60
 ATTEMPT_S, RETRIES = 0.5, 1
 SLACK_S = 1.0  # for a machine that is busy with something else
-
-
-@contextmanager
-def row_server(*flags):
-    """The process and its address."""
-    command = [sys.executable, "-W", "error", "-m", "server.cli", "rows", "serve", *flags]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    watchdog = threading.Timer(READY_S, child.kill)
-    watchdog.start()
-    try:
-        line = child.stdout.readline()
-        yield child, line.strip()
-    finally:
-        watchdog.cancel()
-        child.kill()
-        child.wait()
-        child.stdout.close()
-        child.stderr.close()
-
-
-def address(line):
-    return re.search(r" on (127\.0\.0\.1:[0-9]+)$", line)[1]
 
 
 def test_the_packaged_artefact_is_served_until_sigterm():
