@@ -248,8 +248,8 @@ def test_a_native_artefact_of_it_reads_the_same_rows(tokenizer, folder, tmp_path
     imported = open_foreign(folder, tokenizer=tokenizer)
     tables = {k: DenseRows(t.read(0, t.num_rows)) for k, t in imported.tables.items()}
     content = ArtefactContent(
-        imported.layout, TokenizerRecord.of(imported.compressor, imported.config), BackboneRecord("tiny", "f" * 64, 16, 3), tables,
-        imported.modules, "bfloat16",
+        imported.layout, TokenizerRecord.of(imported.compressor, imported.config),
+        BackboneRecord("tiny", "f" * 64, 16, 3), tables, imported.modules, "bfloat16",
     )  # fmt: skip
     write_artefact(tmp_path / "native", content)
     artefact = open_table(tmp_path / "native")
