@@ -127,7 +127,9 @@ class Settings(BaseSettings):
         description="Folder of artefacts that --engram looks in; default: the packaged one.",
     )
     engram_config: Annotated[dict[str, Any] | None, NoDecode, BeforeValidator(_json_or_file)] = (
-        Field(default=None, description="Memory tiers as a JSON object, or @FILE.")
+        Field(
+            default=None, description="Memory tiers as a JSON object, or @FILE; keys in memory.md."
+        )
     )
     prefetch: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
         default="on", description="Look rows up beside compute (on) or when a layer asks (off)."
