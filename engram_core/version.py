@@ -83,6 +83,18 @@ class MemoryVersion:
             self._references += 1
         return self
 
+    def when_freed(self, call: Callable[[], None]) -> None:
+        """Add a call for when the last reference is given back; the caller holds one."""
+        with self._lock:
+            before = self._on_last_release
+
+        def both() -> None:
+            if before is not None:
+                before()
+            call()
+
+        self._on_last_release = both
+
     def release(self) -> None:
         """Give a reference back; the last one runs `on_last_release`.
 

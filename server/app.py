@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server import __version__
-from server.api import generate, health
+from server.api import admin, generate, health
 from server.config import Settings
 from server.lifespan import make_lifespan
 from server.metrics import Metrics
@@ -49,6 +49,8 @@ def create_app(settings: Settings, load: LoadBackend, metrics: Metrics | None = 
     app.state.runtime = runtime
     app.openapi = lambda: _publish(app)  # type: ignore[method-assign]
     app.router.routes += [*generate.router.routes, *health.router.routes]
+    if settings.admin_keys():  # without a key nobody could call them
+        app.router.routes += admin.router.routes
     app.add_exception_handler(HTTPException, _refuse)
     app.user_middleware = _middleware(app, runtime)
     return app
@@ -79,9 +81,10 @@ def _middleware(app: FastAPI, runtime: Runtime) -> list[Middleware]:
     stack.append(
         Middleware(FailureAnswers, metrics=metrics, max_header_size=settings.max_header_size)
     )
-    keys = settings.api_keys()
-    if keys:
-        stack.append(Middleware(KeyCheck, keys=keys, public=public_routes(settings)))
+    keys, admin_keys = settings.api_keys(), settings.admin_keys()
+    if keys or admin_keys:
+        public = public_routes(settings)
+        stack.append(Middleware(KeyCheck, keys=keys, public=public, admin_keys=admin_keys))
     stack.append(Middleware(Gate, runtime=runtime, work=generate.WORK_ROUTES))
     stack.append(
         Middleware(BodyLimit, max_bytes=settings.max_body_size, timeout_s=settings.body_timeout)

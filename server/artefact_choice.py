@@ -45,6 +45,21 @@ def named_artefact(name: str, engram_dir: Path | None) -> Path:
     return _named(name, engram_dir)
 
 
+def shelved_artefact(name: str, engram_dir: Path | None) -> Path:
+    """The folder of an artefact by its name alone: a request may not name paths.
+
+    Raises:
+        LoadError: it is no plain name, or there is no such artefact.
+    """
+    shelves = _shelves(engram_dir)
+    known = {folder.name: folder for folder in _artefacts(shelves)}
+    if name not in known:
+        raise LoadError(
+            f"there is no Engram artefact {name[:100]!r}; accepted: {', '.join(sorted(known))}"
+        )
+    return known[name]
+
+
 def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
     """The folders that `choose_artefact` would choose from.
 

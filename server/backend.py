@@ -25,6 +25,7 @@ from server.engine.types import Recorder
 from server.heap import give_back_freed_memory
 from server.loader import Loaded, load
 from server.memory_info import describe_memory, resident_bytes
+from server.memory_swap import MemorySwap, SwapPlace
 from server.runtime import Backend, Progress
 from server.sizes import format_size
 
@@ -72,10 +73,14 @@ def assemble(
         tuning=tuning_of(settings),
     )
 
+    swap = _make_swap(settings, loaded, engine, prefetcher, memory_config)
+
     def close() -> None:
         if prefetcher is not None:
             prefetcher.close()
-        if version is not None:
+        if swap is not None:
+            swap.close()
+        elif version is not None:
             version.release()
 
     return Backend(
@@ -98,7 +103,28 @@ def assemble(
         resident_bytes={} if version is None else resident_bytes(version),
         load_s=loaded.timings,
         close=close,
+        swap=swap,
     )
+
+
+def _make_swap(
+    settings: Settings,
+    loaded: Loaded,
+    engine: Engine,
+    prefetcher: Prefetcher | None,
+    memory_config: MemoryConfig,
+) -> MemorySwap | None:
+    if loaded.artefact is None or loaded.version is None or prefetcher is None:
+        return None
+    place = SwapPlace(
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        engine=engine,
+        prefetcher=prefetcher,
+        engram_dir=settings.engram_dir,
+        config=memory_config,
+    )
+    return MemorySwap(place, loaded.artefact, loaded.version)
 
 
 def refuse_reuse_without_rows(settings: Settings, memory: MemoryConfig) -> None:

@@ -206,6 +206,12 @@ class Settings(BaseSettings):
     api_key_file: Path | None = Field(
         default=None, description="File with one accepted key per line; # starts a comment."
     )
+    admin_key: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        max_length=512,
+        description="Key of /admin, as a bearer token; without it there is no /admin.",
+    )
     metrics_auth: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_off)] = Field(
         default="auto",
         description="Whether /metrics needs the key; auto: only when bound beyond loopback.",
@@ -317,6 +323,10 @@ class Settings(BaseSettings):
         if self.api_key_file is not None:
             keys += _read_keys(self.api_key_file)
         return tuple(keys)
+
+    def admin_keys(self) -> tuple[str, ...]:
+        """The key of /admin, if there is one."""
+        return (self.admin_key.get_secret_value(),) if self.admin_key else ()
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

@@ -77,11 +77,9 @@ def _serve(runtime: Runtime, backend: Backend) -> None:
     """Start a loaded engine and open the doors."""
     metrics = runtime.metrics
     metrics.record_load(backend.load_s)
-    for layer, num_bytes in backend.table_bytes.items():
-        metrics.describe_table(layer, num_bytes, backend.resident_bytes.get(layer, {}))
     backend.engine.start()
     runtime.set_ready(backend)
-    metrics.describe_model(runtime.model_name, backend.device, backend.dtype, backend.memory_id)
+    runtime.describe_memory()
     LOG.info("ready", extra={"facts": {"device": backend.device, "memory": backend.memory_id}})
     prefetch = backend.engram_info.get("prefetch")
     if prefetch is not None:

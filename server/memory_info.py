@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from engram_core.prefetch import Prefetcher
@@ -44,6 +46,33 @@ def describe_memory(
         "why_tiers": version.why_tiers,
         "prefetch": {"path": prefetcher.path, "why": prefetcher.why_path},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """What a memory tells about itself.
+
+    Attributes:
+        id: of the version. info: JSON-ready, for /info.
+        table_bytes: of each layer's table. resident_bytes: the same by tier.
+    """
+
+    id: str
+    info: Mapping[str, Any]
+    table_bytes: Mapping[int, int]
+    resident_bytes: Mapping[int, Mapping[str, int]]
+
+
+def memory_facts(
+    artefact: Artefact | None, version: MemoryVersion, prefetcher: Prefetcher | None
+) -> MemoryFacts:
+    """All of them."""
+    return MemoryFacts(
+        version.id,
+        describe_memory(artefact, version, prefetcher),
+        {layer: tier.nbytes for layer, tier in version.tiers.items()},
+        resident_bytes(version),
+    )
 
 
 def resident_bytes(version: MemoryVersion) -> dict[int, dict[str, int]]:

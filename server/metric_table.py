@@ -130,6 +130,11 @@ SERVER_METRICS = (
     _gauge("ready", "1 while requests are accepted."),
     _gauge("build_info", "1, with the versions of this build.", "version", "python"),
     _gauge("model_info", "1, with what is served.", "model", "device", "dtype", "memory"),
+    _gauge(
+        "memory_version_info",
+        "Loaded copies of each memory that is still read, by its id.",
+        "version",
+    ),
 )
 
 STATUS_METRICS = frozenset(  # read from the engine at every scrape

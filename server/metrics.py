@@ -7,6 +7,8 @@ two servers in one process. Label values never come from client text.
 from __future__ import annotations
 
 import platform
+import threading
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -58,6 +60,8 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._families: dict[str, AnyMetric] = {}
+        self._memories: Tally[str] = Tally()  # loaded copies by id
+        self._memories_lock = threading.Lock()
         self._children: dict[tuple[str, ...], AnyMetric] = {}
         for spec in ALL_METRICS:
             if spec.name not in STATUS_METRICS and spec is not TRANSFER_METRIC:
@@ -100,6 +104,13 @@ class Metrics:
 
     def _set(self, name: str, value: float, *labels: str) -> None:
         cast(Gauge, self._child(name, *labels)).set(value)
+
+    def _drop(self, name: str, *labels: str) -> None:
+        """Forget a family's children, or the one with these labels."""
+        key = (name, *labels)
+        for each in [known for known in self._children if known[: len(key)] == key]:
+            self._families[PREFIX + name].remove(*each[1:])
+            del self._children[each]
 
     # the HTTP side
 
@@ -189,7 +200,23 @@ class Metrics:
 
     def describe_model(self, model: str, device: str, dtype: str, memory: str) -> None:
         """Name what is served; `memory` is the memory version's id or ``none``."""
+        self._drop("model_info")  # its labels name one memory at a time
         self._set("model_info", 1, model, device, dtype, memory)
+
+    def meet_memory(self, memory: str) -> None:
+        """A memory version is served from now on; another copy of it may still be read."""
+        with self._memories_lock:
+            self._memories[memory] += 1
+            self._set("memory_version_info", self._memories[memory], memory)
+
+    def forget_memory(self, memory: str) -> None:
+        """A memory version was freed."""
+        with self._memories_lock:
+            self._memories[memory] -= 1
+            if self._memories[memory]:
+                self._set("memory_version_info", self._memories[memory], memory)
+            else:
+                self._drop("memory_version_info", memory)
 
     def record_load(self, phases_s: Mapping[str, float]) -> None:
         """How long each phase of loading took."""

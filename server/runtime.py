@@ -11,15 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
+from engram_core.errors import StateError
 from server.admission import Admission
 from server.config import Settings
 from server.engine.types import EngineStatus, EventSink, FailureEvent, Request
 from server.generation import Generation
 from server.mailbox import Mailbox
+from server.memory_info import MemoryFacts
 from server.metrics import Metrics
 from server.tokenization import PromptTokenizer
 from server.wire.errors import ApiError, unavailable
@@ -66,6 +68,7 @@ class Backend:
         table_bytes: bytes of each Engram layer's table.
         resident_bytes: bytes of each layer's table by tier.
         load_s: seconds of each phase of loading.
+        swap: serves another memory from now on (see `server.memory_swap`); None without a memory.
         close: releases what was opened; called once after the engine stopped.
     """
 
@@ -82,8 +85,11 @@ class Backend:
     resident_bytes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     load_s: Mapping[str, float] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
+    swap: SwapMemory | None = None
 
 
+Forget = Callable[[str], None]  # receives the id of a memory that nobody reads any more
+SwapMemory = Callable[[str, Forget], MemoryFacts]
 Progress = Callable[[str, float], None]  # phase name, fraction 0 to 1; from any thread
 LoadBackend = Callable[[Settings, Metrics, Progress], Backend]
 
@@ -178,6 +184,42 @@ class Runtime:
         }
         message = messages.get(self.phase)
         return None if message is None else unavailable(message)
+
+    @property
+    def memory_id(self) -> str:
+        """Id of the memory that new requests read, ``none`` without one."""
+        return "none" if self.backend is None else self.backend.memory_id
+
+    def swap_memory(self, name: str) -> str:
+        """Serve the artefact `name` from now on; returns the memory's id. Takes its time.
+
+        Raises:
+            StateError: no memory is served, or another swap is under way.
+            LoadError, EngramError: the artefact cannot be served.
+        """
+        backend, _ = self.require_backend()
+        if backend.swap is None:
+            raise StateError("no memory is served; accepted: a server that was started with one")
+        facts = backend.swap(name, self.metrics.forget_memory)
+        self.backend = replace(
+            backend,
+            memory_id=facts.id,
+            engram_info=facts.info,
+            table_bytes=facts.table_bytes,
+            resident_bytes=facts.resident_bytes,
+        )
+        self.describe_memory()
+        return facts.id
+
+    def describe_memory(self) -> None:
+        """Tell the metrics what memory is served, and where its tables lie."""
+        backend, _ = self.require_backend()
+        metrics = self.metrics
+        metrics.describe_model(self.model_name, backend.device, backend.dtype, backend.memory_id)
+        if backend.has_memory:
+            metrics.meet_memory(backend.memory_id)
+        for layer, num_bytes in backend.table_bytes.items():
+            metrics.describe_table(layer, num_bytes, backend.resident_bytes.get(layer, {}))
 
     def require_backend(self) -> tuple[Backend, PromptTokenizer]:
         """The loaded backend. Raises ApiError 503 before there is one."""

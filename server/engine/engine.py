@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from engram_core.device import Device
-from engram_core.errors import ConfigError, EngramError
+from engram_core.errors import ConfigError, EngramError, MismatchError, StateError
 from engram_core.prefetch import Prefetcher
 from engram_core.version import MemoryVersion
 from server.engine.admission import refuse_full, refuse_impossible
@@ -112,6 +112,7 @@ class Engine:
         cache = KVCache(
             self.report.shapes, num_blocks + spare, limits.block_size, model.dtype, model.device
         )
+        self._served = served
         if version is not None:
             speed_up_memory(served, version)
         vocabulary = Vocabulary.of(model, tokenizer)
@@ -213,6 +214,30 @@ class Engine:
         """Raise StateError when a KV block or a ticket has no owner. Only while idle."""
         with self._inbox.lock:
             check_integrity(self._scheduler, self._desk, self._inbox.num_requests)
+
+    def swap_memory(self, version: MemoryVersion) -> MemoryVersion:
+        """Let new requests read another memory, from any thread; running ones keep theirs.
+
+        Args:
+            version: on the model's device; it has the layers of the memory so far, in front of
+                which the model was given its hooks.
+
+        Returns:
+            The memory so far, whose reference the caller gives back.
+
+        Raises:
+            StateError: the engine was made without a memory.
+            MismatchError: the layers are others.
+        """
+        before = self._version
+        if before is None:
+            raise StateError("the engine serves no memory; accepted: one that was started with one")
+        if set(version.layer_ids) != set(before.layer_ids):
+            raise MismatchError("layers", expected=before.layer_ids, found=version.layer_ids)
+        speed_up_memory(self._served, version)
+        with self._inbox.lock:  # between two admissions
+            self._version = version
+        return before
 
     def _admit(self, sequence: Sequence) -> None:
         """Let a sequence in, or refuse it; runs under the inbox's lock."""

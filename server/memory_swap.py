@@ -1,0 +1,122 @@
+"""MemorySwap: puts another artefact in the place of the one that is served, without a pause.
+
+Loads and verifies beside the running memory, and only then lets new requests read it; what runs
+keeps its memory, which is freed with its last sequence. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engram_core.assembly import open_version
+from engram_core.compression import TokenCompressor
+from engram_core.config import MemoryConfig
+from engram_core.errors import StateError
+from engram_core.prefetch import Prefetcher
+from engram_core.tables import Artefact, open_table
+from engram_core.version import MemoryVersion
+from server.artefact_choice import shelved_artefact
+from server.default_model import default_cache_dir
+from server.engine.engine import Engine
+from server.loader import CLASS_MAPS
+from server.memory_info import MemoryFacts, memory_facts
+
+LOG = logging.getLogger("engram.lifecycle")
+
+
+@dataclass(frozen=True, slots=True)
+class SwapPlace:
+    """What a new memory has to fit into.
+
+    Attributes:
+        model: the served backbone. tokenizer: its tokenizer.
+        engine: not yet started, or running. prefetcher: its prefetcher.
+        engram_dir: where names are looked for. config: where tables lie.
+    """
+
+    model: Any
+    tokenizer: Any
+    engine: Engine
+    prefetcher: Prefetcher
+    engram_dir: Path | None
+    config: MemoryConfig
+
+
+class MemorySwap:
+    """Swaps one after another.
+
+    Args:
+        place: what a new memory has to fit into.
+        artefact: the one that is served. version: its memory, whose reference this takes over.
+    """
+
+    def __init__(self, place: SwapPlace, artefact: Artefact, version: MemoryVersion) -> None:
+        self._place, self._artefact, self._version = place, artefact, version
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, forget: Callable[[str], None]) -> MemoryFacts:
+        """Serve the artefact `name` from now on; returns what /info says of it.
+
+        Args:
+            name: a name inside the folder of artefacts.
+            forget: called with an old memory's id once nobody reads it, on any thread.
+
+        Raises:
+            StateError: another swap is under way.
+            LoadError: there is no such artefact.
+            ArtefactError: it is damaged, or made for another model or tokenizer.
+            ConfigError: its tables cannot lie where the configuration says.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise StateError("another swap is under way; accepted: one at a time")
+        try:
+            artefact = self._open(name)
+            version = self._load(artefact)
+            self._exchange(artefact, version, forget)
+            return memory_facts(artefact, version, self._place.prefetcher)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Give back the memory that is served last."""
+        self._version.release()
+
+    def _open(self, name: str) -> Artefact:
+        place = self._place
+        folder = shelved_artefact(name, place.engram_dir)
+        artefact = open_table(folder, with_tables=place.config.tier != "remote")
+        record = self._artefact.manifest.backbone  # the model's own, which was checked at start
+        artefact.check_backbone(record.fingerprint, record.hidden_size, record.num_layers)
+        return artefact
+
+    def _load(self, artefact: Artefact) -> MemoryVersion:
+        place = self._place
+        compressor = TokenCompressor.from_tokenizer(
+            place.tokenizer,
+            artefact.manifest.tokenizer.num_ids,
+            default_cache_dir() / CLASS_MAPS,
+            fold=artefact.config.folds_tokens,
+        )
+        version = open_version(artefact, compressor, place.config)
+        for module in version.modules.values():
+            module.to(place.model.device, place.model.dtype)
+        return version
+
+    def _exchange(
+        self, artefact: Artefact, version: MemoryVersion, forget: Callable[[str], None]
+    ) -> None:
+        try:
+            before = self._place.engine.swap_memory(version)
+        except Exception:
+            version.release()
+            raise
+        LOG.info("memory swapped", extra={"facts": {"from": before.id, "to": version.id}})
+        before_id = before.id
+        before.when_freed(lambda: forget(before_id))
+        self._artefact, self._version = artefact, version
+        before.release()
