@@ -59,6 +59,7 @@ def open_version(
     layers = artefact.config.layer_ids
     config = memory or MemoryConfig()
     placement = place(artefact, config)
+    modules = {layer: make_module(artefact, layer) for layer in layers}
     tiers, close = _open_tiers(artefact, placement, config, progress)
 
     def finish() -> None:
@@ -70,7 +71,7 @@ def open_version(
         NgramHasher(artefact.layout, compressor.class_ids),
         compressor.fingerprint,
         tiers,
-        {layer: make_module(artefact, layer) for layer in layers},
+        modules,
         content=artefact.content,
         why_tiers=placement.why,
         on_last_release=finish,
@@ -82,14 +83,7 @@ def _open_tiers(
 ) -> tuple[Mapping[int, Tier], Callable[[], None]]:
     """The tier of every layer, and what to call when nobody reads them any more."""
     if placement.tier == "remote":
-        budget = memory.hot_cache_bytes
-
-        def cached(tier: Tier) -> Tier:
-            if not placement.hot_cache:
-                return tier
-            return HotCache(tier, budget_bytes=_share(budget, tier.num_rows, artefact))
-
-        return open_remote(artefact, memory, cached)
+        return open_remote(artefact, memory, lambda t: _cached(t, artefact, placement, memory))
     layers = artefact.config.layer_ids
     tiers = {layer: open_tier(artefact, layer, placement, memory, progress) for layer in layers}
     return tiers, lambda: None
@@ -140,17 +134,17 @@ def open_tier(
     if not isinstance(rows, PackedFile):
         return make_tier(rows)
     tier = _open_packed(rows, record, placement, memory, progress)
+    return _cached(tier, artefact, placement, memory)
+
+
+def _cached(tier: Tier, artefact: Artefact, placement: Placement, memory: MemoryConfig) -> Tier:
+    """The tier, behind a hot cache if so decided; a table's part of the memory goes by its rows."""
     if not placement.hot_cache:
         return tier
-    budget = _share(memory.hot_cache_bytes, rows.num_rows, artefact)
-    return HotCache(tier, budget_bytes=budget)
-
-
-def _share(budget_bytes: int | None, num_rows: int, artefact: Artefact) -> int | None:
-    """A table's part of the hot caches' memory, by its rows."""
-    if budget_bytes is None:
-        return None
-    return budget_bytes * num_rows // sum(artefact.layout.rows.values())
+    budget_bytes = memory.hot_cache_bytes
+    if budget_bytes is not None:
+        budget_bytes = budget_bytes * tier.num_rows // sum(artefact.layout.rows.values())
+    return HotCache(tier, budget_bytes=budget_bytes)
 
 
 def _open_packed(

@@ -24,7 +24,7 @@ from server.engine.tuning import Tuning
 from server.engine.types import Recorder
 from server.heap import give_back_freed_memory
 from server.loader import Loaded, load
-from server.memory_info import describe_memory, resident_bytes
+from server.memory_info import memory_facts
 from server.memory_swap import MemorySwap, SwapPlace
 from server.runtime import Backend, Progress
 from server.sizes import format_size
@@ -83,6 +83,7 @@ def assemble(
         elif version is not None:
             version.release()
 
+    memory = memory_facts(loaded.artefact, version, prefetcher)
     return Backend(
         engine=engine,
         tokenizer=loaded.tokenizer,
@@ -90,7 +91,7 @@ def assemble(
         device=device.name,
         dtype=str(model.dtype).removeprefix("torch."),
         has_memory=version is not None,
-        memory_id="none" if version is None else version.id,
+        memory_id=memory.id,
         model_info={
             **_describe_model(loaded, engine),
             **_describe_kernels(engine),
@@ -98,9 +99,9 @@ def assemble(
             "fused_layers": asdict(engine.fused),
             "packed_linears": engine.num_packed,
         },
-        engram_info=describe_memory(loaded.artefact, version, prefetcher),
-        table_bytes={} if version is None else {k: t.nbytes for k, t in version.tiers.items()},
-        resident_bytes={} if version is None else resident_bytes(version),
+        engram_info=memory.info,
+        table_bytes=memory.table_bytes,
+        resident_bytes=memory.resident_bytes,
         load_s=loaded.timings,
         close=close,
         swap=swap,

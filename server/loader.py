@@ -20,14 +20,16 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
 from engram_core.assembly import open_version, packed_bytes
-from engram_core.backbone import backbone_fingerprint, find_decoder_layers, hidden_size
 from engram_core.compression import TokenCompressor
 from engram_core.config import MemoryConfig
 from engram_core.tables import Artefact, open_table
+from engram_core.tables.backbone_record import describe_backbone
+from engram_core.tables.manifest import BackboneRecord
 from engram_core.version import MemoryVersion
 from server.artefact_choice import choose_artefact
 from server.default_model import DEFAULT_MODEL_NAME, default_cache_dir, resolve_default_model
 from server.load_errors import LoadError
+from server.phase_share import PhaseShare
 
 Progress = Callable[[str, float], None]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -218,34 +220,45 @@ def _load_memory(
 ) -> tuple[Artefact | None, MemoryVersion | None]:
     if settings.engram == "none":
         return None, None
-    fingerprint = backbone_fingerprint(model)
-    folder = choose_artefact(settings.engram, settings.engram_dir, fingerprint)
+    record = describe_backbone(model, "")
+    folder = choose_artefact(settings.engram, settings.engram_dir, record.fingerprint)
     if folder is None:
         return None, None
-    is_remote = memory is not None and memory.tier == "remote"
+    return open_memory(folder, record, tokenizer, memory or MemoryConfig(), progress)
+
+
+def open_memory(
+    folder: Path,
+    backbone: BackboneRecord,
+    tokenizer: Any,
+    memory: MemoryConfig,
+    progress: Progress = lambda _phase, _fraction: None,
+) -> tuple[Artefact, MemoryVersion]:
+    """Open and check an artefact for a model, its tables where `memory` says.
+
+    Args:
+        folder: the artefact.
+        backbone: the model that it has to be made for.
+        tokenizer: the model's.
+        memory: where tables lie.
+        progress: receives the phase ``memory`` and the fraction of the tables that was read.
+
+    Raises:
+        ArtefactError: it is damaged or was made for something else.
+        ConfigError: its tables cannot lie where `memory` says.
+        TierError: a row server cannot be reached.
+    """
+    is_remote = memory.tier == "remote"
     artefact = open_table(folder, with_tables=not is_remote)
-    artefact.check_backbone(fingerprint, hidden_size(model), len(find_decoder_layers(model)))
+    artefact.check_backbone(backbone.fingerprint, backbone.hidden_size, backbone.num_layers)
     compressor = TokenCompressor.from_tokenizer(
         tokenizer,
         artefact.manifest.tokenizer.num_ids,
         default_cache_dir() / CLASS_MAPS,
         fold=artefact.config.folds_tokens,
     )
-    told = _ByteProgress(progress, 0 if is_remote else packed_bytes(artefact))
+    told = PhaseShare(progress, "memory", 0 if is_remote else packed_bytes(artefact))
     return artefact, open_version(artefact, compressor, memory, progress=told)
-
-
-@dataclass
-class _ByteProgress:
-    """Turns bytes of tables into the fraction of the phase ``memory``."""
-
-    progress: Progress
-    total_bytes: int
-    done_bytes: int = 0
-
-    def __call__(self, num_bytes: int) -> None:
-        self.done_bytes += num_bytes
-        self.progress("memory", min(1.0, self.done_bytes / max(1, self.total_bytes)))
 
 
 @dataclass

@@ -64,9 +64,11 @@ class MemoryFacts:
 
 
 def memory_facts(
-    artefact: Artefact | None, version: MemoryVersion, prefetcher: Prefetcher | None
+    artefact: Artefact | None, version: MemoryVersion | None, prefetcher: Prefetcher | None
 ) -> MemoryFacts:
-    """All of them."""
+    """All of them; of no memory the id ``none``."""
+    if version is None:
+        return MemoryFacts("none", {}, {}, {})
     return MemoryFacts(
         version.id,
         describe_memory(artefact, version, prefetcher),

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engram_core.assembly import open_version
-from engram_core.compression import TokenCompressor
 from engram_core.config import MemoryConfig
 from engram_core.errors import StateError
 from engram_core.prefetch import Prefetcher
-from engram_core.tables import Artefact, open_table
+from engram_core.tables import Artefact
 from engram_core.version import MemoryVersion
 from server.artefact_choice import shelved_artefact
-from server.default_model import default_cache_dir
 from server.engine.engine import Engine
-from server.loader import CLASS_MAPS
+from server.loader import open_memory
 from server.memory_info import MemoryFacts, memory_facts
 
 LOG = logging.getLogger("engram.lifecycle")
@@ -75,8 +72,7 @@ class MemorySwap:
         if not self._lock.acquire(blocking=False):
             raise StateError("another swap is under way; accepted: one at a time")
         try:
-            artefact = self._open(name)
-            version = self._load(artefact)
+            artefact, version = self._load(name)
             self._exchange(artefact, version, forget)
             return memory_facts(artefact, version, self._place.prefetcher)
         finally:
@@ -86,26 +82,14 @@ class MemorySwap:
         """Give back the memory that is served last."""
         self._version.release()
 
-    def _open(self, name: str) -> Artefact:
+    def _load(self, name: str) -> tuple[Artefact, MemoryVersion]:
         place = self._place
         folder = shelved_artefact(name, place.engram_dir)
-        artefact = open_table(folder, with_tables=place.config.tier != "remote")
-        record = self._artefact.manifest.backbone  # the model's own, which was checked at start
-        artefact.check_backbone(record.fingerprint, record.hidden_size, record.num_layers)
-        return artefact
-
-    def _load(self, artefact: Artefact) -> MemoryVersion:
-        place = self._place
-        compressor = TokenCompressor.from_tokenizer(
-            place.tokenizer,
-            artefact.manifest.tokenizer.num_ids,
-            default_cache_dir() / CLASS_MAPS,
-            fold=artefact.config.folds_tokens,
-        )
-        version = open_version(artefact, compressor, place.config)
+        backbone = self._artefact.manifest.backbone  # the model's own: it was checked at start
+        artefact, version = open_memory(folder, backbone, place.tokenizer, place.config)
         for module in version.modules.values():
             module.to(place.model.device, place.model.dtype)
-        return version
+        return artefact, version
 
     def _exchange(
         self, artefact: Artefact, version: MemoryVersion, forget: Callable[[str], None]

@@ -25,6 +25,7 @@ from server.config import Settings
 from server.default_model import default_cache_dir
 from server.loader import CLASS_MAPS, load
 from server.memory_info import describe_artefact
+from server.phase_share import PhaseShare
 from server.progress_lines import ProgressLines
 
 
@@ -41,7 +42,7 @@ def info(given: dict[str, Any]) -> int:
 def check(given: dict[str, Any]) -> int:
     """Check an artefact; everything but packed tables is checked by opening it."""
     artefact = _open(given)
-    told = _Progress("verify", packed_bytes(artefact))
+    told = _told("verify", packed_bytes(artefact))
     for layer in artefact.config.layer_ids:
         rows = artefact.rows(layer)
         if isinstance(rows, PackedFile):
@@ -61,7 +62,12 @@ def convert(given: dict[str, Any]) -> int:
         _convert_foreign(path, given["model"], folder, dtype)
     else:
         artefact = _open(given)
-        pack_artefact(artefact, folder, dtype, _Progress("convert", _num_rows(artefact.layout)))
+        pack_artefact(
+            artefact,
+            folder,
+            dtype,
+            _told("convert", _num_rows(artefact.layout)),
+        )
     print(folder)
     return 0
 
@@ -71,8 +77,12 @@ def _convert_foreign(path: Path, model: str | None, folder: Path, dtype: str) ->
     maps = default_cache_dir() / CLASS_MAPS
     memory = open_foreign(path, tokenizer=loaded.tokenizer, cache_dir=maps)
     backbone = describe_backbone(loaded.model, loaded.name)
-    told = _Progress("convert", _num_rows(memory.layout))
+    told = _told("convert", _num_rows(memory.layout))
     pack_foreign(memory, backbone, folder, dtype, told)
+
+
+def _told(phase: str, total: int) -> PhaseShare:
+    return PhaseShare(ProgressLines(sys.stderr), phase, total)
 
 
 def _num_rows(layout: HashLayout) -> int:
@@ -88,15 +98,3 @@ ACTIONS: Mapping[str, Callable[[dict[str, Any]], int]] = {
     "verify": check,
     "convert": convert,
 }
-
-
-class _Progress:
-    """Shows the share that is done; called with what was done since."""
-
-    def __init__(self, phase: str, total: int) -> None:
-        self._show: Callable[[str, float], None] = ProgressLines(sys.stderr)
-        self._phase, self._total, self._done = phase, total, 0
-
-    def __call__(self, done: int) -> None:
-        self._done += done
-        self._show(self._phase, min(1.0, self._done / max(1, self._total)))

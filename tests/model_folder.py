@@ -9,10 +9,9 @@ from artefacts import tiny_content
 from models import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engram_core.backbone import backbone_fingerprint, find_decoder_layers, hidden_size
 from engram_core.compression import TokenCompressor
 from engram_core.tables import write_artefact
-from engram_core.tables.manifest import BackboneRecord
+from engram_core.tables.backbone_record import describe_backbone
 
 TOKENIZER = Path(__file__).parent / "golden" / "demo_v1" / "tokenizers" / "tiny_bytelevel"
 
@@ -30,12 +29,7 @@ def write_model(folder: Path) -> Path:
 def write_memory(folder: Path, model_folder: Path) -> Path:
     """An artefact with random rows that fits the model of `write_model`."""
     model = AutoModelForCausalLM.from_pretrained(model_folder)
-    backbone = BackboneRecord(
-        name="tiny",
-        fingerprint=backbone_fingerprint(model),
-        hidden_size=hidden_size(model),
-        num_layers=len(find_decoder_layers(model)),
-    )
+    backbone = describe_backbone(model, "tiny")
     compressor = TokenCompressor.from_tokenizer(AutoTokenizer.from_pretrained(TOKENIZER))
     write_artefact(folder, tiny_content(compressor=compressor, backbone=backbone))
     return folder

@@ -10,14 +10,19 @@ from typing import Any
 from engram_core.errors import ArtefactError
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ArtefactError naming the file."""
+def read_json(path: Path, accepted: str = "") -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        ArtefactError: names the file and, where it is missing, what is `accepted`.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ArtefactError(f"{path.name} is missing") from None
+        hint = f"; accepted: {accepted}" if accepted else ""
+        raise ArtefactError(f"{path.name} is missing{hint}") from None
     except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror or "unreadable" if isinstance(error, OSError) else str(error)
         raise ArtefactError(f"{path.name} cannot be read as JSON: {reason}") from None
     if not isinstance(data, dict):
         raise ArtefactError(f"{path.name} is not valid: its top is no object")

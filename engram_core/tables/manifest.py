@@ -17,6 +17,7 @@ from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
 from engram_core.layout import HashLayout
 from engram_core.tables.encoding import DTYPES, PACKED
+from engram_core.tables.json_file import read_json
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "engram-native"
@@ -127,7 +128,7 @@ class Manifest:
             ArtefactError: it is missing, or not what this format says.
             MismatchError: another format or version, or constants that contradict each other.
         """
-        data = _read_json(folder / MANIFEST_NAME)
+        data = read_json(folder / MANIFEST_NAME, "an artefact's folder")
         _expect("format", FORMAT, data.get("format"))
         version = data.get("format_version")
         if version != OLDEST_VERSION:
@@ -175,18 +176,6 @@ def _read_layout(config: EngramConfig, stored: Mapping[str, Any]) -> HashLayout:
     return HashLayout.from_dict(config, stored)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ArtefactError(f"{path.name} is missing; accepted: an artefact's folder") from None
-    except (OSError, ValueError) as error:
-        raise ArtefactError(f"{path.name} cannot be read as JSON: {_without_path(error)}") from None
-    if not isinstance(data, dict):
-        raise ArtefactError(f"{path.name} is not valid: its top is no object")
-    return data
-
-
 def _record(cls: type[T], data: Mapping[str, Any]) -> T:
     """A record whose keys and types are exactly the class's."""
     for spec in fields(cls):  # type: ignore[arg-type]
@@ -199,7 +188,3 @@ def _record(cls: type[T], data: Mapping[str, Any]) -> T:
 def _expect(what: str, expected: Any, found: Any) -> None:
     if found != expected:
         raise MismatchError(what, expected=expected, found=found, where=MANIFEST_NAME)
-
-
-def _without_path(error: Exception) -> str:
-    return error.strerror or "unreadable" if isinstance(error, OSError) else str(error)

@@ -7,6 +7,7 @@ never cross a page, so that a row costs one read of a disk. Knows tensors and of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,7 @@ def _unpack_int4(payload: Bytes, scales: Bytes) -> torch.Tensor:
     return int4.dequantise(torch.from_numpy(payload), stored)
 
 
+@cache
 def scale_values() -> npt.NDArray[np.float32]:
     """The value of each ue8m0 byte, float32 ``[256]``; byte 255 is no number."""
     values = np.full(256, np.nan, np.float32)
