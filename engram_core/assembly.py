@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 
 from engram_core import compiled
 from engram_core.compression import TokenCompressor
-from engram_core.config import MemoryConfig
 from engram_core.errors import ConfigError, MismatchError
 from engram_core.hashing import NgramHasher
 from engram_core.host_memory import free_host_memory
+from engram_core.memory_config import MemoryConfig
 from engram_core.module import EngramModule
 from engram_core.placement import Placement, place_remotely, place_tables
 from engram_core.remote_tables import open_remote

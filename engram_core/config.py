@@ -62,14 +62,6 @@ VARIANTS = frozenset(
 )
 DEMO_NORM_EPS = 1.1920928955078125e-07  # torch.finfo(float32).eps, what nn.RMSNorm uses unasked
 
-# what MemoryConfig accepts
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "tier": ("auto", "dram", "ssd", "remote"),
-    "on_row_failure": ("fail", "off"),
-    "hot_cache": ("auto", "on", "off"),
-    "verify": ("full", "header"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class EngramConfig:
@@ -128,15 +120,15 @@ class EngramConfig:
     keeps_unmapped_ids: bool = False
 
     def __post_init__(self) -> None:
-        _check(self.form in ("demo", "v41"), "form", self.form, '"demo" or "v41"')
-        _check(bool(self.layer_ids), "layer_ids", self.layer_ids, "at least one layer")
-        _check(
+        check(self.form in ("demo", "v41"), "form", self.form, '"demo" or "v41"')
+        check(bool(self.layer_ids), "layer_ids", self.layer_ids, "at least one layer")
+        check(
             len(set(self.layer_ids)) == len(self.layer_ids) and min(self.layer_ids) >= 0,
             "layer_ids",
             self.layer_ids,
             "distinct layers >= 0",
         )
-        _check(
+        check(
             bool(self.orders)
             and self.orders == tuple(sorted(set(self.orders)))
             and self.orders[0] >= 2,
@@ -144,17 +136,17 @@ class EngramConfig:
             self.orders,
             "distinct ascending orders >= 2",
         )
-        _check(
+        check(
             len(self.rows_per_head) == len(self.orders) and min(self.rows_per_head) >= 2,
             "rows_per_head",
             self.rows_per_head,
             f"one number >= 2 for each of the {len(self.orders)} orders",
         )
         for name in ("num_heads", "head_dim", "hidden_size", "num_streams", "kernel_size"):
-            _check(getattr(self, name) >= 1, name, getattr(self, name), "a number >= 1")
-        _check(self.pad_id >= 0, "pad_id", self.pad_id, "a token id >= 0")
-        _check(self.norm_eps >= 0, "norm_eps", self.norm_eps, "a number >= 0")
-        _check(
+            check(getattr(self, name) >= 1, name, getattr(self, name), "a number >= 1")
+        check(self.pad_id >= 0, "pad_id", self.pad_id, "a token id >= 0")
+        check(self.norm_eps >= 0, "norm_eps", self.norm_eps, "a number >= 0")
+        check(
             set(self.min_hit_orders) <= set(self.orders),
             "min_hit_orders",
             self.min_hit_orders,
@@ -163,14 +155,14 @@ class EngramConfig:
         self._check_variants()
 
     def _check_variants(self) -> None:
-        _check(
+        check(
             self.multiplier_order in ("newest_first", "oldest_first"),
             "multiplier_order",
             self.multiplier_order,
             '"newest_first" or "oldest_first"',
         )
         room = tuple(self.max_order - order for order in self.orders)
-        _check(
+        check(
             not self.lags
             or (
                 len(self.lags) == len(room)
@@ -180,14 +172,14 @@ class EngramConfig:
             self.lags,
             f"none, or one number for each order, at most {room}",
         )
-        _check(
+        check(
             self.num_branches == 1 or (self.num_branches > 1 and self.num_streams == 1),
             "num_branches",
             self.num_branches,
             "1, or more in one hidden stream",
         )
         dilation = self.conv_dilation
-        _check(dilation is None or dilation >= 1, "conv_dilation", dilation, "a number >= 1")
+        check(dilation is None or dilation >= 1, "conv_dilation", dilation, "a number >= 1")
 
     @property
     def max_order(self) -> int:
@@ -241,7 +233,7 @@ class EngramConfig:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote. Raises ConfigError on unknown or missing keys."""
         names = {field.name for field in fields(cls)}
-        _refuse_unknown(set(data) - names, names)
+        refuse_unknown(set(data) - names, names)
         values: dict[str, Any] = {
             key: tuple(v) if isinstance(v, list) else v for key, v in data.items()
         }
@@ -257,11 +249,11 @@ class EngramConfig:
         Keys left out take the demo's own defaults. Raises ConfigError on unknown keys.
         """
         known = set(DEMO_DEFAULTS) | DEMO_IGNORED
-        _refuse_unknown(set(data) - known, known)
+        refuse_unknown(set(data) - known, known)
         values = {**DEMO_DEFAULTS, **data}
         orders = tuple(range(2, values["max_ngram_size"] + 1))
         num_heads, width = values["n_head_per_ngram"], values["n_embed_per_ngram"]
-        _check(
+        check(
             width % num_heads == 0, "n_embed_per_ngram", width, f"a multiple of {num_heads} heads"
         )
         return cls(
@@ -286,7 +278,7 @@ class EngramConfig:
         Raises ConfigError on a missing or unknown ``engram_*`` key.
         """
         known = V41_OPTIONAL | set(V41_REQUIRED)
-        _refuse_unknown({k for k in data if k.startswith("engram_")} - known, known)
+        refuse_unknown({k for k in data if k.startswith("engram_")} - known, known)
         missing = [key for key in V41_REQUIRED if key not in data]
         if missing:
             raise ConfigError(f"a DeepSeek-V4.1 configuration needs {', '.join(missing)}")
@@ -311,87 +303,14 @@ class EngramConfig:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryConfig:
-    """How rows reach compute: what ``--engram-config`` may say.
-
-    Attributes:
-        inline_max_rows: a decode step with at most so many rows per layer is looked up in the
-            layer: handing it to the worker would cost more (0 hands everything over).
-        staging_bytes: what rows fetched ahead for waiting prompts may occupy together.
-        tier: where the rows lie: ``"dram"``, ``"ssd"`` (a packed table stays in its file),
-            ``"remote"`` (with row servers) or ``"auto"`` (dram where it fits, else ssd).
-        hot_cache: ``"on"`` keeps the hottest rows in memory in front of the tier, ``"off"`` does
-            not, ``"auto"`` does in front of an SSD and of row servers: before rows in DRAM it only
-            costs.
-        hot_cache_bytes: memory of all layers' hot caches together; None: room for a tenth of the
-            rows.
-        verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
-            checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
-        row_servers: ``"host:port"`` of the row servers that have every head together.
-        row_timeout_s: seconds that one attempt to read rows may take, also for the longest prompt.
-        row_retries: attempts after the first.
-        row_token_file: file with the row servers' shared token, if they want one.
-        on_row_failure: ``"fail"`` fails the requests whose rows cannot be had, ``"off"`` answers
-            them as if those rows had never been written, and counts the rows (tier ``zero``).
-    """
-
-    inline_max_rows: int = 4096
-    staging_bytes: int = 256 * 2**20
-    tier: Literal["auto", "dram", "ssd", "remote"] = "auto"
-    hot_cache: Literal["auto", "on", "off"] = "auto"
-    hot_cache_bytes: int | None = None
-    verify: Literal["full", "header"] = "full"
-    row_servers: tuple[str, ...] = ()
-    row_timeout_s: float = 1.0
-    row_retries: int = 1
-    row_token_file: str | None = None
-    on_row_failure: Literal["fail", "off"] = "fail"
-
-    def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            value = getattr(self, name)
-            _check(value in choices, name, value, ", ".join(choices))
-        if self.hot_cache_bytes is not None:
-            _check_count("hot_cache_bytes", self.hot_cache_bytes)
-        self._check_row_servers()
-        for name in ("inline_max_rows", "staging_bytes", "row_retries"):
-            _check_count(name, getattr(self, name))
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read a JSON object. Raises ConfigError on unknown keys and wrong values."""
-        names = {field.name for field in fields(cls)}
-        _refuse_unknown(set(data) - names, names)
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
-        }
-        return cls(**values)
-
-    def _check_row_servers(self) -> None:
-        servers = self.row_servers
-        is_list = isinstance(servers, tuple) and all(isinstance(each, str) for each in servers)
-        accepted = '["HOST:PORT", ...] with tier "remote", and with no other tier'
-        is_remote = self.tier == "remote"
-        _check(is_list and bool(servers) == is_remote, "row_servers", servers, accepted)
-        timeout_s = self.row_timeout_s
-        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-        _check(is_number and 0 < timeout_s < 3600, "row_timeout_s", timeout_s, "seconds > 0")
-        file = self.row_token_file
-        _check(file is None or isinstance(file, str), "row_token_file", file, "a file's path")
-
-
-def _check(ok: bool, name: str, value: object, accepted: str) -> None:
+def check(ok: bool, name: str, value: object, accepted: str) -> None:
+    """Raise the ConfigError of a field whose value is not accepted."""
     if not ok:
         raise ConfigError(f"{name} is {value!r}; accepted: {accepted}")
 
 
-def _check_count(name: str, value: object) -> None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-    _check(is_count, name, value, "a whole number >= 0")
-
-
-def _refuse_unknown(unknown: set[str], known: set[str] | frozenset[str]) -> None:
+def refuse_unknown(unknown: set[str], known: set[str] | frozenset[str]) -> None:
+    """Raise the ConfigError of keys that nobody knows."""
     if unknown:
         raise ConfigError(
             f"unknown configuration key(s) {', '.join(sorted(unknown))}; "

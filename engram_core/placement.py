@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engram_core.config import MemoryConfig
 from engram_core.host_memory import HostMemory
+from engram_core.memory_config import MemoryConfig
 
 _DRAM_SHARE = 0.6  # of the free memory; the backbone's caches and everybody else need the rest
 _GIB = 2**30

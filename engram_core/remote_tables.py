@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from engram_core.config import MemoryConfig
 from engram_core.errors import ConfigError, EngramError
+from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
 from engram_core.store.circuit_breaker import CircuitBreaker
 from engram_core.store.fallback import FailurePolicy, with_policy

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from engram_core.backbone import text_config
-from engram_core.config import MemoryConfig
 from engram_core.device import Device, make_device
 from engram_core.errors import ConfigError, UnsupportedModelError
+from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
 from engram_core.version import MemoryVersion

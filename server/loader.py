@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from engram_core.assembly import open_version, packed_bytes
 from engram_core.compression import TokenCompressor
-from engram_core.config import MemoryConfig
+from engram_core.memory_config import MemoryConfig
 from engram_core.tables import Artefact, open_table
 from engram_core.tables.backbone_record import describe_backbone
 from engram_core.tables.manifest import BackboneRecord

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engram_core.config import MemoryConfig
 from engram_core.errors import StateError
+from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
 from engram_core.tables import Artefact
 from engram_core.version import MemoryVersion

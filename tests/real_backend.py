@@ -9,8 +9,8 @@ from models import random_memory, tiny_llama
 from transformers import AutoTokenizer
 
 from engram_core.compression import TokenCompressor
-from engram_core.config import MemoryConfig
 from engram_core.device import make_device
+from engram_core.memory_config import MemoryConfig
 from server.backend import assemble, load_backend
 from server.loader import Loaded
 from server.runtime import Backend

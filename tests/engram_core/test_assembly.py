@@ -10,8 +10,8 @@ from artefacts import tiny_compressor, tiny_content
 from safetensors.torch import load_file, save_file
 
 from engram_core.assembly import open_version
-from engram_core.config import MemoryConfig
 from engram_core.errors import ConfigError, MismatchError
+from engram_core.memory_config import MemoryConfig
 from engram_core.store.host import HostTier
 from engram_core.store.sparse import SparseTier
 from engram_core.tables import open_table, write_artefact

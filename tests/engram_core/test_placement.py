@@ -2,8 +2,8 @@
 
 import pytest
 
-from engram_core.config import MemoryConfig
 from engram_core.host_memory import HostMemory
+from engram_core.memory_config import MemoryConfig
 from engram_core.placement import place_tables
 
 GIB = 2**30
