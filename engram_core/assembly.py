@@ -101,10 +101,11 @@ def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
     """Where the tables of an artefact will lie.
 
     Raises:
-        ConfigError: a table that is not packed is told to stay on the SSD.
+        ConfigError: a table that is not packed is told to stay on the SSD, or what `memory` says
+            does not fit the free memory.
     """
     if memory.tier == "remote":
-        return place_remotely(memory)
+        return place_remotely(memory, free_host_memory())
     storage = artefact.manifest.storage
     table_bytes = packed_bytes(artefact)
     if table_bytes:
