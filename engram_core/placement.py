@@ -82,7 +82,8 @@ def _check_hot_cache(config: MemoryConfig, taken_bytes: int, memory: HostMemory)
     size, left = config.hot_cache_bytes, max(0, memory.free_bytes - taken_bytes)
     if size is not None and size > left:
         tables = f", of which the tables take {taken_bytes / _GIB:.2f} GiB" if taken_bytes else ""
+        free = f"{memory.free_bytes / _GIB:.2f} GiB are free ({memory.source}){tables}"
         raise ConfigError(
-            f"hot_cache_bytes is {size} ({size / _GIB:.2f} GiB), but {memory.free_bytes / _GIB:.2f} "
-            f"GiB are free ({memory.source}){tables}; accepted: up to {left} bytes, or hot_cache off"
+            f"hot_cache_bytes is {size} ({size / _GIB:.2f} GiB), but {free}; "
+            f"accepted: up to {left} bytes, or hot_cache off"
         )

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from engram_core.assembly import packed_bytes
+from engram_core.collisions import count_collisions
+from engram_core.errors import ConfigError
+from engram_core.hashing import NgramHasher
 from engram_core.layout import HashLayout
 from engram_core.store.table_memory import verify
 from engram_core.tables import open_table
@@ -25,18 +28,40 @@ from server.config import Settings
 from server.default_model import default_cache_dir
 from server.loader import CLASS_MAPS, load
 from server.memory_info import describe_artefact
+from server.memory_tokenizer import open_memory_tokenizer
 from server.phase_share import PhaseShare
 from server.progress_lines import ProgressLines
+from server.token_stream import TokenStream
 
 
 def info(given: dict[str, Any]) -> int:
-    """Print what an artefact declares and how large it is."""
+    """Print what an artefact declares and how large it is, and what tokens do to its rows."""
+    if given["tokens"] is None:
+        _refuse_tokenizer(given)
     artefact = _open(given)
     facts = describe_artefact(artefact)
     facts["files"] = {name: r.bytes for name, r in artefact.manifest.files.items()}
     facts["primes"] = {str(layer): primes for layer, primes in artefact.layout.primes.items()}
+    if given["tokens"] is not None:
+        facts["tokens"] = _describe_tokens(artefact, given)
     print(json.dumps(facts, indent=2))
     return 0
+
+
+def _refuse_tokenizer(given: Mapping[str, Any]) -> None:
+    for name in ("model", "tokenizer"):
+        if given[name] is not None:
+            raise ConfigError(f"{name} is {Path(given[name]).name!r}; accepted: only with --tokens")
+
+
+def _describe_tokens(artefact: Artefact, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How the n-grams of a file fill the rows; `engram_core.collisions` defines the numbers."""
+    told = ProgressLines(sys.stderr)
+    made_with = open_memory_tokenizer(artefact, given["model"], given["tokenizer"], told)
+    hasher = NgramHasher(artefact.layout, made_with.compressor.class_ids)
+    with TokenStream(given["tokens"], made_with.tokenizer) as tokens:
+        loads = [load.to_dict() for load in count_collisions(hasher, tokens)]
+        return {"file": given["tokens"].name, "tokens": len(tokens), "loads": loads}
 
 
 def check(given: dict[str, Any]) -> int:
