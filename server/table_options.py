@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 PACKED_DTYPES = ("bfloat16", "float16", "int8", "float8_e4m3", "int4")
+COMPRESSIONS = ("none", "zstd")
 _ACTIONS = (
     ("info", "print what an artefact declares, its sizes and its primes"),
-    ("verify", "compare every byte of an artefact with its checksums"),
+    ("verify", "compare an artefact with its checksums and constants"),
     ("convert", "write an artefact's tables packed in a row format, for the SSD or less memory"),
 )
 
@@ -56,7 +57,14 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
         "(default: the default model)",
     )
     parser.add_argument(
-        "--dtype", choices=PACKED_DTYPES, default="int8", help="row format (default: int8)"
+        "--dtype",
+        choices=PACKED_DTYPES,
+        help="row format (default: int8; with --compress the one that packed rows have)",
+    )
+    parser.add_argument(
+        "--compress",
+        choices=COMPRESSIONS,
+        help="zstd: for a copy to another place, not for serving; none: expands such a copy",
     )
 
 

@@ -20,9 +20,11 @@ from engram_core.compression import TokenCompressor
 from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError, MismatchError
 from engram_core.layout import HashLayout
+from engram_core.tables.compressed_file import SUFFIX, CompressedFile
 from engram_core.tables.encoding import PACKED, decode
 from engram_core.tables.manifest import MANIFEST_NAME, FileRecord, Manifest
-from engram_core.tables.packed_file import PackedFile, sum_of_chunks
+from engram_core.tables.packed_file import CHUNK_BYTES, PackedFile, sum_of_chunks
+from engram_core.tables.records import RecordFormat
 from engram_core.tables.rows import TableRows
 
 MODULE_NAME = "module.safetensors"
@@ -57,7 +59,13 @@ class Artefact:
             if not record.chunks and (with_tables or name not in self._table_names())
         }
         layers = self.config.layer_ids if with_tables else ()
-        self._tables = {layer: self._read_table(layer, blobs) for layer in layers}
+        packed = layers if self.manifest.storage == PACKED else ()
+        self._compressed = (
+            {layer: self._open_compressed(layer) for layer in packed} if self.is_compressed else {}
+        )
+        self._tables = {
+            layer: self._read_table(layer, blobs) for layer in layers if not self._compressed
+        }
         self._modules = self._read_modules(blobs[MODULE_NAME])
         needed = {MODULE_NAME, *self._table_names()}
         self._extras = {name: blob for name, blob in blobs.items() if name not in needed}
@@ -73,13 +81,32 @@ class Artefact:
         """The memory's hash constants."""
         return self.manifest.layout
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the tables must be expanded before anybody can look rows up."""
+        return self.manifest.compression != "none"
+
     def rows(self, layer: int) -> TableRows | PackedFile:
-        """The table of an Engram layer."""
+        """The table of an Engram layer.
+
+        Raises:
+            ArtefactError: it is compressed; says how to expand it.
+        """
+        if self._compressed:
+            raise ArtefactError(
+                f"{self.name} is compressed ({self.manifest.compression}), which is for copies and "
+                "not for serving; accepted: what `engram-server table convert "
+                f"{self.name} NEW --compress none` makes of it"
+            )
         return self._tables[layer]
+
+    def compressed(self, layer: int) -> CompressedFile:
+        """The compressed table of a layer; only where `is_compressed`."""
+        return self._compressed[layer]
 
     def table_record(self, layer: int) -> FileRecord:
         """What the manifest says of a layer's table file."""
-        return self.manifest.files[table_name(layer)]
+        return self.manifest.files[self._table_file(layer)]
 
     def module_state(self, layer: int) -> Mapping[str, torch.Tensor]:
         """The weights of a layer's module, by the names of `EngramModule.state_dict`."""
@@ -128,7 +155,15 @@ class Artefact:
                 raise ArtefactError(f"{MANIFEST_NAME} lists {name!r}; accepted: a plain file name")
 
     def _table_names(self) -> set[str]:
-        return {table_name(layer) for layer in self.config.layer_ids}
+        return {self._table_file(layer) for layer in self.config.layer_ids}
+
+    def _table_file(self, layer: int) -> str:
+        return table_name(layer) + (SUFFIX if self.is_compressed else "")
+
+    def _open_compressed(self, layer: int) -> CompressedFile:
+        expected = RecordFormat(self.manifest.dtype, self.config.head_dim)
+        path = self._folder / self._table_file(layer)
+        return CompressedFile(path, self.table_record(layer), expected, self.layout.rows[layer])
 
     def _read_table(self, layer: int, blobs: Mapping[str, bytes]) -> TableRows | PackedFile:
         name = table_name(layer)
@@ -153,6 +188,7 @@ class Artefact:
             ("table rows and width", shape, (opened.num_rows, opened.row_dim)),
             ("bytes", record.bytes, opened.file_bytes),
             ("sha256 of the chunks", record.sha256, sum_of_chunks(record.chunks)),
+            ("number of chunks", -(-opened.file_bytes // CHUNK_BYTES), len(record.chunks)),
         )
         for what, expected, found in facts:
             if expected != found:
@@ -205,5 +241,10 @@ def _tensors(name: str, blob: bytes) -> dict[str, torch.Tensor]:
 
 
 def _content(files: Mapping[str, FileRecord]) -> str:
-    sums = "".join(f"{name} {record.sha256}\n" for name, record in sorted(files.items()))
+    """One sum for all files; compressed ones count as what they expand to."""
+    expanded = {
+        name.removesuffix(SUFFIX) if record.expanded else name: record.expanded or record
+        for name, record in files.items()
+    }
+    sums = "".join(f"{name} {record.sha256}\n" for name, record in sorted(expanded.items()))
     return hashlib.sha256(sums.encode()).hexdigest()

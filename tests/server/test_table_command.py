@@ -6,6 +6,7 @@ import pytest
 from artefacts import tiny_content
 
 from engram_core.tables import write_artefact
+from engram_core.tables.manifest import COMPRESSIONS
 from engram_core.tables.records import PACKED_DTYPES
 from server import table_options
 from server.cli import main
@@ -68,3 +69,4 @@ def test_mistakes_are_one_sentence(shelf, capsys):
 
 def test_the_words_name_the_formats():
     assert table_options.PACKED_DTYPES == PACKED_DTYPES
+    assert table_options.COMPRESSIONS == COMPRESSIONS
