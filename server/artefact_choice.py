@@ -115,4 +115,5 @@ def _matching(shelves: Sequence[Path], fingerprint: str) -> Path:
 def _artefacts(shelves: Sequence[Path]) -> Iterator[Path]:
     for shelf in shelves:
         if shelf.is_dir():
-            yield from sorted(p for p in shelf.iterdir() if (p / MANIFEST_NAME).is_file())
+            visible = (p for p in shelf.iterdir() if not p.name.startswith("."))  # not being made
+            yield from sorted(p for p in visible if (p / MANIFEST_NAME).is_file())

@@ -94,16 +94,14 @@ def check(given: dict[str, Any]) -> int:
     _verify_tables(artefact)
     for layer in artefact.config.layer_ids:
         make_module(artefact, layer)
-    tokenizer = ""
+    compared = ""
     if given["model"] is not None or given["tokenizer"] is not None:
         told = ProgressLines(sys.stderr)
         open_memory_tokenizer(artefact, given["model"], given["tokenizer"], told)
-        tokenizer = "; the tokenizer gives its class map"
+        compared = "; the tokenizer gives its class map"
     files = artefact.manifest.files
     total = sum(record.bytes for record in files.values())
-    print(
-        f"{artefact.name}: {len(files)} files, {total} bytes, all as the manifest says{tokenizer}"
-    )
+    print(f"{artefact.name}: {len(files)} files, {total} bytes, all as the manifest says{compared}")
     return 0
 
 
