@@ -176,7 +176,7 @@ class Manifest:
         if compression not in (COMPRESSIONS if tables["storage"] == PACKED else ("none",)):
             raise ConfigError(f"tables is {tables}; accepted: compression none, or zstd if packed")
         tokenizer = _record(TokenizerRecord, data["tokenizer"])
-        _expect("compressed_size", layout.compressed_size, tokenizer.compressed_size)
+        _check_class_map(tokenizer, layout)
         return cls(
             layout=layout,
             tokenizer=tokenizer,
@@ -187,6 +187,17 @@ class Manifest:
             training=data["training"],
             compression=compression,
         )
+
+
+def _check_class_map(tokenizer: TokenizerRecord, layout: HashLayout) -> None:
+    """What can be told without the tokenizer; `Artefact.check_tokenizer` compares the map."""
+    size = layout.compressed_size
+    _expect("compressed_size", size, tokenizer.compressed_size)
+    _expect("length of the tokenizer fingerprint", 64, len(tokenizer.fingerprint))
+    if tokenizer.num_ids < size:
+        _expect("number of token ids", f"at least {size}, one a class", tokenizer.num_ids)
+    if tokenizer.pad_class >= size and not layout.config.keeps_unmapped_ids:
+        _expect("class of the pad token", f"below {size}", tokenizer.pad_class)
 
 
 def _layout_record(layout: HashLayout) -> dict[str, Any]:
