@@ -44,6 +44,38 @@ def test_convert_writes_an_artefact_that_verifies(shelf, capsys, dtype):
     assert "verify: 100%" in err
 
 
+def test_a_compressed_copy_comes_back_bit_by_bit(shelf, capsys):
+    run(capsys, "convert", shelf / "tiny", shelf / "plain", "--dtype", "bfloat16")
+    code, out, err = run(capsys, "convert", shelf / "plain", shelf / "copy", "--compress", "zstd")
+    assert (code, out.strip()) == (0, str(shelf / "copy"))
+    assert "convert: 100%" in err
+    code, out, _ = run(capsys, "info", shelf / "copy")
+    facts = json.loads(out)
+    compression = facts["compression"]
+    assert (code, facts["dtype"], compression["codec"]) == (0, "bfloat16", "zstd")
+    assert (
+        f"zstd: {compression['expanded_bytes']} bytes of tables became {compression['bytes']} "
+        f"(ratio {compression['ratio']:.3f})\n"
+    ) in err
+    code, out, err = run(capsys, "verify", shelf / "copy")
+    assert (code, out[:14]) == (0, "copy: 3 files,")
+    assert "verify: 100%" in err
+    assert run(capsys, "convert", shelf / "copy", shelf / "back", "--compress", "none")[0] == 0
+    for path in (shelf / "plain").iterdir():
+        assert path.read_bytes() == (shelf / "back" / path.name).read_bytes()
+    assert len(list((shelf / "back").iterdir())) == len(list((shelf / "plain").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [((), "int8"), (("--compress", "none"), "int4"), (("--dtype", "float16"), "float16")],
+)
+def test_the_format_stays_where_only_compression_is_named(shelf, capsys, flags, dtype):
+    run(capsys, "convert", shelf / "tiny", shelf / "packed", "--dtype", "int4")
+    run(capsys, "convert", shelf / "packed", shelf / "new", *flags)
+    assert json.loads(run(capsys, "info", shelf / "new")[1])["dtype"] == dtype
+
+
 def test_damage_is_named_with_both_values(shelf, capsys):
     run(capsys, "convert", shelf / "tiny", shelf / "new")
     path = shelf / "new" / "table-layer1.safetensors"
