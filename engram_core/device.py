@@ -96,6 +96,7 @@ class Device(Protocol):
                 ready, or filled by `stream` before; what it makes is for `stream` alone.
             outputs: tensors that it writes into. They must not be read outside of `stream` before
                 the returned event is done.
+            stream: one of this device's.
         """
 
     def hand_over(self, tensor: torch.Tensor) -> None:
