@@ -2,7 +2,7 @@
 
 On the host a gather writes straight into the rows that compute reads. On an accelerator it writes
 into reused pinned memory, and one copy on a side stream brings the rows over. Of a table that lies
-on the device only the row ids travel.
+on the device only the row ids travel, and behind a cache on the device only what it misses.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from engram_core.device import Device, Event
 from engram_core.device_lane import DeviceLane
 from engram_core.errors import ConfigError
 from engram_core.store.base import OUTPUT_DTYPES, RowIds, Tier, TierReport
+from engram_core.store.device_cache import DeviceCache
 from engram_core.store.device_table import DeviceTable
 from engram_core.store.kernels import check_ids
 
@@ -67,7 +68,8 @@ class RowLanding:
     def gather(self, tier: Tier, row_ids: RowIds, look: Look | None = None) -> LandedRows:
         """Gather the rows `row_ids` ``[n]`` and start bringing them to the device.
 
-        `look` is called with them while they lie in host memory; never for a `DeviceTable`.
+        `look` is called with them while they lie in host memory; never for a `DeviceTable`
+        or a `DeviceCache`, some of whose rows do not.
         """
         if self.is_local:
             rows = torch.empty((row_ids.size, tier.row_dim), dtype=self.dtype)
@@ -77,6 +79,8 @@ class RowLanding:
             return LandedRows(rows, None, report)
         if isinstance(tier, DeviceTable):
             return self._send_ids(tier, row_ids)
+        if isinstance(tier, DeviceCache):
+            return LandedRows(*tier.land(row_ids))
         return self._send_rows(tier, row_ids, look)
 
     # buffers pass from thread to thread: one made in inference mode could not be written outside

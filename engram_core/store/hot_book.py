@@ -121,7 +121,8 @@ def capacity_within(tier: Tier, name: str, budget_bytes: int, fixed: int, slot: 
         tier: whose rows are kept.
         name: of the budget, for its error.
         budget_bytes: what may be used.
-        fixed: bytes that are used whatever is kept. slot: bytes per kept row.
+        fixed: bytes that are used whatever is kept.
+        slot: bytes per kept row.
 
     Raises:
         ConfigError: it is no number of bytes or has no room for one row.
@@ -149,7 +150,7 @@ def refuse_both_sizes(capacity_rows: int | None, budget_bytes: int | None) -> No
         )
 
 
-def waited_for(fetch: HotFetch[Landed], places: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+def indices_of(fetch: HotFetch[Landed], places: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
     """Indices of the places that belong to a fetch."""
     is_there = (places >= fetch.first_place) & (places < fetch.first_place + fetch.num_rows)
     return np.flatnonzero(is_there)

@@ -21,8 +21,8 @@ from engram_core.store.hot_book import (
     HotBook,
     capacity_within,
     default_capacity,
+    indices_of,
     refuse_both_sizes,
-    waited_for,
 )
 from engram_core.store.hot_fetches import HotFetch
 from engram_core.store.hot_list import HotList, read_hot_list, write_hot_list
@@ -239,7 +239,7 @@ def _await_rows(
     """Copy what others fetch, once it is there; returns the indices of what they failed to."""
     failed = [np.empty(0, dtype=np.intp)]
     for fetch in others:
-        waiting = waited_for(fetch, places)
+        waiting = indices_of(fetch, places)
         if not waiting.size:
             continue
         fetch.done.wait()
