@@ -259,7 +259,7 @@ def _hit_moves(
     """Every row from its slot; what has none reads some other, and is written over."""
     if plan.num_hits == 0:
         return []
-    in_slots = np.where(plan.places < len(slots), plan.places, 0)
+    in_slots = np.where(plan.places < slots.shape[0], plan.places, 0)
     return [RowMove(out, out_rows, slots, in_slots)]
 
 

@@ -94,7 +94,7 @@ def _apply(moves: Sequence[RowMove], sent: SentRows) -> None:
     """On the device's side: take the moves' indices out of the buffer, one after another."""
     indices = sent.buffer[: sent.start].view(torch.int64)
     sizes = [each.size for move in moves for each in move.indices()]
-    parts = iter(indices.split(sizes))
+    parts = iter(torch.split(indices, sizes))
     for move in moves:
         target_rows = None if move.target_rows is None else next(parts)
         source = sent if move.source is None else move.source
