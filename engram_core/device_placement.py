@@ -14,7 +14,7 @@ from engram_core.errors import ConfigError
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
 from engram_core.store.device_cache import DeviceCache
-from engram_core.store.hot_book import capacity_within, default_capacity
+from engram_core.store.hot_book import default_capacity
 from engram_core.version import MemoryVersion
 
 _VALUE_BYTES = 2
@@ -71,13 +71,17 @@ def _capacities(tiers: Mapping[int, Tier], budget_bytes: int | None) -> dict[int
     if budget_bytes is None:
         return {layer: default_capacity(tier) for layer, tier in tiers.items()}
     total = sum(tier.num_rows for tier in tiers.values())
-    return {
-        layer: capacity_within(
-            tier, f"device_cache_bytes of layer {layer}",
-            budget_bytes * tier.num_rows // total, 0, tier.row_dim * _VALUE_BYTES,
+    row_bytes = {layer: tier.row_dim * _VALUE_BYTES for layer, tier in tiers.items()}
+    least = max(-(-row_bytes[layer] * total // tier.num_rows) for layer, tier in tiers.items())
+    if budget_bytes < least:
+        raise ConfigError(
+            f"device_cache_bytes is {budget_bytes}; accepted: at least {least}, which have room "
+            "for a row of every layer"
         )
+    return {
+        layer: min(tier.num_rows, budget_bytes * tier.num_rows // total // row_bytes[layer])
         for layer, tier in tiers.items()
-    }  # fmt: skip
+    }
 
 
 def _decide(
