@@ -51,9 +51,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "index_copy_": lambda v: v["cache"].clone().index_copy_(0, v["slots"], v["x"]),
     "index_copy_ of bfloat16 rows": lambda v: (
-        v["half"]
-        .clone()
-        .index_copy_(0, v["ids"][1:2], v["half"].index_select(0, v["ids"][1:2] - 1))
+        v["weight"].clone().index_copy_(0, v["slots"], v["half"])
     ),
     "index_select": lambda v: (
         v["cache"].index_copy(0, v["slots"], v["x"]).index_select(0, v["ids"])
