@@ -286,4 +286,4 @@ def _capacity(inner: Tier, capacity_rows: int | None, budget_bytes: int | None) 
     refuse_both_sizes(capacity_rows, budget_bytes)
     if budget_bytes is None:
         return default_capacity(inner) if capacity_rows is None else capacity_rows
-    return capacity_within(inner, "budget_bytes", budget_bytes, 0, inner.row_dim * _VALUE_BYTES)
+    return capacity_within(inner, budget_bytes, 0, inner.row_dim * _VALUE_BYTES)

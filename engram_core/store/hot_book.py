@@ -114,12 +114,11 @@ def default_capacity(tier: Tier) -> int:
     return max(1, tier.num_rows // _DEFAULT_SHARE)
 
 
-def capacity_within(tier: Tier, name: str, budget_bytes: int, fixed: int, slot: int) -> int:
+def capacity_within(tier: Tier, budget_bytes: int, fixed: int, slot: int) -> int:
     """Rows that a budget has room for, at most the whole table.
 
     Args:
         tier: whose rows are kept.
-        name: of the budget, for its error.
         budget_bytes: what may be used.
         fixed: bytes that are used whatever is kept.
         slot: bytes per kept row.
@@ -128,11 +127,11 @@ def capacity_within(tier: Tier, name: str, budget_bytes: int, fixed: int, slot: 
         ConfigError: it is no number of bytes or has no room for one row.
     """
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int):
-        raise ConfigError(f"{name} is {budget_bytes!r}; accepted: a whole number of bytes")
+        raise ConfigError(f"budget_bytes is {budget_bytes!r}; accepted: a whole number of bytes")
     if budget_bytes < fixed + slot:
         books = f"the map and the counters of {tier.num_rows} rows with " if fixed else ""
         raise ConfigError(
-            f"{name} is {budget_bytes}; accepted: at least {fixed + slot}, {books}one slot"
+            f"budget_bytes is {budget_bytes}; accepted: at least {fixed + slot}, {books}one slot"
         )
     return min(tier.num_rows, (budget_bytes - fixed) // slot)
 

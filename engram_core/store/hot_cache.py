@@ -230,7 +230,7 @@ def _capacity(inner: Tier, capacity_rows: int | None, budget_bytes: int | None) 
     row_bytes = inner.row_dim * _WORD_BYTES
     fixed = HotPolicy.nbytes(inner.num_rows, 0)
     slot = HotPolicy.nbytes(inner.num_rows, 1) - fixed + row_bytes
-    return capacity_within(inner, "budget_bytes", budget_bytes, fixed, slot)
+    return capacity_within(inner, budget_bytes, fixed, slot)
 
 
 def _await_rows(
