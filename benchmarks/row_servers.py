@@ -35,6 +35,8 @@ def _server(artefact: Path, heads: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         stop(process)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _address(server: subprocess.Popen[bytes]) -> str:

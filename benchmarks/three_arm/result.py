@@ -16,6 +16,8 @@ HEADER = [
     "arm 0 / it", "95 % interval", "exposed: 0 / it",
 ]  # fmt: skip
 
+_MANY = 1000  # beyond this the clock's own time is compared
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -92,7 +94,8 @@ def _ratios(series: Series, first: Series) -> list[str]:
     if series is first:
         return ["", "", ""]
     ratio, exposed = series.faster(first), series.less_exposed(first)
-    return [f"{ratio.ratio:.2f}", _interval(ratio), f"{exposed.ratio:.1f}"]
+    times = f"{exposed.ratio:.1f}" if exposed.ratio < _MANY else f"> {_MANY}"
+    return [f"{ratio.ratio:.2f}", _interval(ratio), times]
 
 
 def _interval(found: RatioInterval) -> str:
