@@ -16,6 +16,7 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+
 def compile_reads(numba: Any) -> Any:
     """The compiled form of `read_each`: returns -1, or the index of the first read that failed."""
     types = numba.types
