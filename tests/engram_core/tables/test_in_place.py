@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from artefacts import tiny_content
-from imports import TINY_V41, tiny_v41_tensors, write_config, write_demo
 from golden_cases import DEMO, cases
+from imports import TINY_V41, tiny_v41_tensors, write_config, write_demo
 from safetensors.torch import save_file
 
 from engram_core.compression import TokenCompressor
