@@ -49,8 +49,8 @@ def check(given: dict[str, Any]) -> int:
     folder = _named(given)
     if not is_native(folder):
         files = _table_files(open_foreign(folder), folder.name)
-        total = sum(files.values())
-        print(f"{folder.name}: {len(files)} files with tables, {total} bytes; {NO_CHECKSUMS}")
+        named = ", ".join(f"{name} ({size} bytes)" for name, size in files.items())
+        print(f"{folder.name}: tables in {named}; {NO_CHECKSUMS}")
         return 0
     artefact = open_table(folder)
     told = _told("verify", packed_bytes(artefact))
