@@ -16,6 +16,7 @@ from safetensors.torch import save
 
 from engram_core.errors import ArtefactError, ConfigError
 from engram_core.layout import HashLayout
+from engram_core.tables.artefact import table_name
 from engram_core.tables.encoding import PACKED, encode, storage_of
 from engram_core.tables.manifest import (
     MANIFEST_NAME,
@@ -24,7 +25,7 @@ from engram_core.tables.manifest import (
     Manifest,
     TokenizerRecord,
 )
-from engram_core.tables.native import MODULE_NAME, module_prefix, table_name
+from engram_core.tables.native import MODULE_NAME, module_prefix
 from engram_core.tables.packed_file import Progress, sum_of_chunks
 from engram_core.tables.packed_writer import PackedWriter
 from engram_core.tables.reader import RecordReader

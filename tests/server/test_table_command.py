@@ -4,6 +4,8 @@ import json
 
 import pytest
 from artefacts import tiny_content
+from imports import write_config
+from in_place import write_checkpoint
 
 from engram_core.tables import write_artefact
 from engram_core.tables.records import PACKED_DTYPES
@@ -15,6 +17,10 @@ from server.cli import main
 def shelf(tmp_path):
     write_artefact(tmp_path / "tiny", tiny_content(storage="dense", dtype="float32"))
     return tmp_path
+
+
+def read_config(folder):
+    return json.loads((folder / "config.json").read_text())
 
 
 def run(capsys, *words):
@@ -64,6 +70,40 @@ def test_mistakes_are_one_sentence(shelf, capsys):
     with pytest.raises(SystemExit):
         main(["table", "convert", "a", "b", "--dtype", "int2"])
     assert "invalid choice: 'int2'" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_looked_at_where_it_lies(tmp_path, capsys):
+    write_checkpoint(tmp_path / "v41")
+    code, out, _ = run(capsys, "info", "v41", "--engram-dir", tmp_path)
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["storage"], facts["dtype"]) == ("in place", "float8_e4m3")
+    assert (facts["backbone"], facts["tokenizer_fingerprint"]) == (None, None)
+    assert sum(map(sum, facts["primes"]["1"])) == facts["rows"]["1"]
+    path = tmp_path / "v41" / "model-00001.safetensors"
+    assert facts["files"]["model-00001.safetensors"] == path.stat().st_size
+    assert len(facts["files"]) == 2
+
+
+def test_verify_says_what_a_checkpoint_cannot_show(tmp_path, capsys):
+    write_checkpoint(tmp_path / "v41", sharded=False)
+    path = tmp_path / "v41" / "model.safetensors"
+    num_bytes = path.stat().st_size
+    code, out, _ = run(capsys, "verify", tmp_path / "v41")
+    assert (code, out) == (
+        0,
+        f"v41: tables in model.safetensors ({num_bytes} bytes); shapes, dtypes, byte spans and "
+        "sums of primes checked, the format has no checksums\n",
+    )
+    with path.open("r+b") as file:
+        file.truncate(num_bytes - 1)
+    code, _, err = run(capsys, "verify", tmp_path / "v41")
+    assert (code, "file size in bytes" in err) == (1, True)
+    assert str(tmp_path) not in err
+    write_checkpoint(tmp_path / "v41", sharded=False)
+    write_config(tmp_path / "v41", {**read_config(tmp_path / "v41"), "engram_vocab_size": 59})
+    code, _, err = run(capsys, "verify", tmp_path / "v41")
+    assert (code, "rows of layer 1 (the sum of its primes)" in err) == (1, True)
 
 
 def test_the_words_name_the_formats():
