@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.bootstrap import RatioInterval, ratio_interval
 from benchmarks.contender import Contender
 from benchmarks.prompt_source import PromptSource
 from benchmarks.run_times import RunTimes
 from benchmarks.workload import Workload
+
+AnyContender = TypeVar("AnyContender")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def compare(
     )
 
 
-def turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
+def turn(contenders: Sequence[AnyContender], number: int) -> list[AnyContender]:
     """The order of a round: another one begins each time, and the direction alternates."""
     start = number // 2 % len(contenders)
     order = [*contenders[start:], *contenders[:start]]

@@ -3,7 +3,8 @@
 For a host with an accelerator; needs torch, transformers, numpy and safetensors, no web framework
 and no download: weights and tables are random, in real shapes. Prints whether greedy float32 tokens
 equal the CPU's, how much of the lookups is hidden, and tokens per second with the tables in device
-and in host memory, with decode steps as graphs and eager. docs/deploy.md says how to read it.
+and in host memory, with and without a hot cache on the device, with decode steps as graphs and
+eager. docs/deploy.md says how to read it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,11 +27,15 @@ from benchmarks.lookup_times import LookupTimes
 from benchmarks.random_model import CHECKED, SHAPES, NumberTokenizer, RandomModel, random_memory
 from benchmarks.report import environment, table, write_json
 from engram_core.device import Device, make_device
+from engram_core.device_placement import cache_on_device
+from engram_core.device_trial import try_cache
 from engram_core.errors import DeviceError
+from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
 from engram_core.stats import Phase
 from engram_core.store.base import Tier
+from engram_core.store.device_cache import DeviceCache
 from engram_core.store.device_table import DeviceTable
 from engram_core.store.host import HostTier
 from engram_core.version import MemoryVersion
@@ -41,7 +46,9 @@ from server.engine.types import Recorder, TokenLogprob
 
 NEAR_TIE = 1e-4  # a token may differ where the two likeliest are closer than this, in float32
 STOP_S = 30.0
-MEMORIES = ("none", "host", "device")
+MEMORIES = ("none", "host", "host, hot cache", "device")
+CACHED = MemoryConfig(device_cache="on")
+TRIAL_TOKENS = 32
 MODES: tuple[GraphMode, ...] = ("auto", "off")
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 RATES = ["tables", "sequences", "graphs tok/s", "eager tok/s", "graphs / eager"]
@@ -118,18 +125,27 @@ def check_equality(shape: str, device: Device, plan: Plan) -> list[dict[str, Any
     modes: list[GraphMode] = ["off", "auto"] if device.supports_graphs else ["off"]
     return [
         {
-            "decode": "eager" if mode == "off" else "graphs",
-            **compare_tokens(expected, _greedy(moved, device, prompts, plan, mode)),
+            "decode": ("eager" if mode == "off" else "graphs") + (", hot cache" if cached else ""),
+            **compare_tokens(expected, _greedy(moved, device, prompts, plan, mode, cached=cached)),
         }
+        for cached in ([False] if device.shares_host_memory else [False, True])
         for mode in modes
     ]
 
 
 def _greedy(
-    recipe: RandomModel, device: Device, prompts: list[list[int]], plan: Plan, graphs: GraphMode
+    recipe: RandomModel,
+    device: Device,
+    prompts: list[list[int]],
+    plan: Plan,
+    graphs: GraphMode,
+    *,
+    cached: bool = False,
 ) -> list[list[TokenLogprob]]:
     """The tokens of each prompt, generated side by side."""
     version = random_memory(recipe, plan.table_rows // 8, HostTier)
+    if cached:
+        version = cache_on_device(version, device, CACHED)
     with running(recipe, device, version, LookupTimes(), graphs=graphs) as engine:
         return EngineRun(engine, prompts, plan.checked_tokens).tokens
 
@@ -159,21 +175,28 @@ def compare_tokens(
 def make_version(
     place: str, recipe: RandomModel, device: Device, plan: Plan
 ) -> MemoryVersion | None:
-    """The memory with tables in ``"host"`` memory or the ``"device"``'s; None for ``"none"``."""
+    """The memory with tables in one of `MEMORIES`; None for ``"none"``."""
 
     def make_tier(rows: torch.Tensor) -> Tier:
-        return HostTier(rows) if place == "host" else DeviceTable(rows.to(device.torch_device))
+        is_device = place == "device"
+        return DeviceTable(rows.to(device.torch_device)) if is_device else HostTier(rows)
 
-    return None if place == "none" else random_memory(recipe, plan.table_rows, make_tier)
+    if place == "none":
+        return None
+    version = random_memory(recipe, plan.table_rows, make_tier)
+    return version if place in ("host", "device") else cache_on_device(version, device, CACHED)
 
 
 def measure(
     recipe: RandomModel, device: Device, plan: Plan, deadline_s: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rates of every place of the tables, and the overlap of tables in host memory."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rates of every place of the tables, the overlap of tables in host memory, the hot caches."""
     rates: list[dict[str, Any]] = []
     overlap: list[dict[str, Any]] = []
+    caches: list[dict[str, Any]] = []
     for place in MEMORIES:
+        if "cache" in place and device.shares_host_memory:
+            continue
         version = make_version(place, recipe, device, plan)
         if place == "host" and version is not None:
             overlap = measure_overlap(recipe, device, version, plan)
@@ -187,9 +210,24 @@ def measure(
             rates.append(
                 {"tables": place, "sequences": sequences, "graphs": graphs, "eager": eager}
             )
+        caches += describe_caches(version, device)
         del version
         gc.collect()
-    return rates, overlap
+    return rates, overlap, caches
+
+
+def describe_caches(version: MemoryVersion | None, device: Device) -> list[dict[str, Any]]:
+    """Each layer's cache on the device: what it kept, and what a lookup takes with and without."""
+    found = []
+    for layer, tier in version.tiers.items() if version is not None else ():
+        if isinstance(tier, DeviceCache) and version is not None:
+            trial = try_cache(tier.inner, device, TRIAL_TOKENS * version.config.num_columns)
+            facts = {"capacity_rows": tier.capacity_rows, "bytes": tier.nbytes}
+            counts = {"admissions": tier.admissions, "evictions": tier.evictions}
+            found.append(
+                {"layer": layer, **facts, **counts, "hit_rate": tier.hit_rate, **asdict(trial)}
+            )
+    return found
 
 
 def _rate(
@@ -262,7 +300,20 @@ def report_rates(results: Sequence[dict[str, Any]]) -> None:
         shown = "" if graphs is None else f"{graphs:.1f}"
         rows.append([found["tables"], str(found["sequences"]), shown, f"{eager:.1f}", ratio])
     say(table(RATES, rows))
-    say("hot cache: not built yet, so not measured")
+
+
+def report_caches(results: Sequence[dict[str, Any]]) -> None:
+    """Print what the caches on the device did; these rows are random, a text's repeat more."""
+    if not results:
+        say("hot cache: none, rows need no copy to this device")
+    for found in results:
+        say(
+            f"hot cache of layer {found['layer']}: {found['hit_rate']:.0%} hits in "
+            f"{found['capacity_rows']} slots, {found['admissions']} admissions, "
+            f"{found['evictions']} evictions; {found['num_rows']} rows, two thirds of them hot, "
+            f"take {1e3 * found['cached_s']:.2f} ms with it and {1e3 * found['plain_s']:.2f} ms "
+            "without"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -275,13 +326,14 @@ def run(args: argparse.Namespace) -> int:
     is_right = report_equality(equality)
     place = device.torch_device
     recipe = RandomModel(args.shape, torch.bfloat16, place, place)
-    rates, overlap = measure(recipe, device, plan, started_s + args.budget)
+    rates, overlap, caches = measure(recipe, device, plan, started_s + args.budget)
     report_overlap(overlap)
     report_rates(rates)
+    report_caches(caches)
     seconds = time.monotonic() - started_s
     say(f"{seconds:.0f} s")
     facts = {"device": describe(device), "shape": args.shape, "seconds": seconds}
-    results = {"equality": equality, "overlap": overlap, "rates": rates}
+    results = {"equality": equality, "overlap": overlap, "rates": rates, "hot_cache": caches}
     write_json(args.output, {**facts, "environment": environment(), **results})
     return 0 if is_right else 1
 

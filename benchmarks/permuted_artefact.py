@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.permutation import shuffle_within_heads
+from engram_core.tables.artefact import table_name
 from engram_core.tables.manifest import MANIFEST_NAME, FileRecord, Manifest
-from engram_core.tables.native import table_name
 
 SPARSE_IDS = "row_ids"
 DENSE_ROWS = "rows"

@@ -98,6 +98,14 @@ class AcceleratorDevice:
             dst.copy_(src, non_blocking=True)
         return self.event(stream)
 
+    def run_async(
+        self, run: Callable[[], None], outputs: Sequence[torch.Tensor], stream: Any
+    ) -> _AcceleratorEvent:
+        """Launch the kernels on `stream`, whose own order is all that they need."""
+        with self._backend.stream(stream):
+            run()
+        return self.event(stream)
+
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Keep the tensor's memory until the current stream is done with it."""
         tensor.record_stream(self._backend.current_stream(self.torch_device))

@@ -6,6 +6,7 @@ Chooses between host memory and disk for packed tables; other rows are always in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from engram_core import compiled
 from engram_core.compression import TokenCompressor
@@ -20,11 +21,13 @@ from engram_core.store.base import Tier
 from engram_core.store.disk import DiskTier
 from engram_core.store.host import HostTier
 from engram_core.store.hot_cache import HotCache
+from engram_core.store.in_place import InPlaceMemory
 from engram_core.store.packed import PackedTier
 from engram_core.store.sparse import SparseTier
 from engram_core.store.table_memory import TableMemory, verify
 from engram_core.tables import Artefact, SparseRows, TableRows
-from engram_core.tables.encoding import PACKED
+from engram_core.tables.float8_reader import Float8Reader
+from engram_core.tables.in_place import IN_PLACE, NO_CHECKSUMS
 from engram_core.tables.manifest import FileRecord
 from engram_core.tables.native import MODULE_NAME
 from engram_core.tables.packed_file import PackedFile, Progress
@@ -90,26 +93,31 @@ def _open_tiers(
 
 
 def packed_bytes(artefact: Artefact) -> int:
-    """Bytes of an artefact's packed tables together."""
-    if artefact.manifest.storage != PACKED:
-        return 0
-    files = [artefact.rows(layer) for layer in artefact.config.layer_ids]
-    return sum(rows.table_bytes for rows in files if isinstance(rows, PackedFile))
+    """Bytes of an artefact's packed tables together, those read in place among them."""
+    tables = [artefact.rows(layer) for layer in artefact.config.layer_ids]
+    return sum(rows.table_bytes for rows in tables if not isinstance(rows, TableRows))
 
 
 def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
     """Where the tables of an artefact will lie.
 
     Raises:
-        ConfigError: a table that is not packed is told to stay on the SSD, or what `memory` says
-            does not fit the free memory.
+        ConfigError: a table that is not packed is told to stay on the SSD, one that is read in
+            place to come from row servers, or what `memory` says does not fit the free memory.
     """
+    storage = artefact.manifest.storage
+    if memory.tier == "remote" and storage == IN_PLACE:
+        raise ConfigError(
+            f"tier is 'remote' for {artefact.name}, which is read in place; accepted: auto, dram, "
+            "ssd, or an artefact made of it (engram-server table convert)"
+        )
     if memory.tier == "remote":
         return place_remotely(memory, free_host_memory())
-    storage = artefact.manifest.storage
     table_bytes = packed_bytes(artefact)
     if table_bytes:
-        return place_tables(table_bytes, memory, free_host_memory())
+        placement = place_tables(table_bytes, memory, free_host_memory())
+        why = f"{placement.why}; read in place: {NO_CHECKSUMS}"
+        return replace(placement, why=why) if storage == IN_PLACE else placement
     for name, value in (("tier", memory.tier), ("hot_cache", memory.hot_cache)):
         if value in ("ssd", "on"):
             raise ConfigError(
@@ -131,10 +139,13 @@ def open_tier(
     Raises:
         MismatchError: bytes are not what the manifest says. TierError: they changed meanwhile.
     """
-    rows, record = artefact.rows(layer), artefact.table_record(layer)
-    if not isinstance(rows, PackedFile):
+    rows = artefact.rows(layer)
+    if isinstance(rows, TableRows):
         return make_tier(rows)
-    tier = _open_packed(rows, record, placement, memory, progress)
+    if isinstance(rows, Float8Reader):
+        tier = _open_in_place(rows, placement, progress)
+    else:
+        tier = _open_packed(rows, artefact.table_record(layer), placement, memory, progress)
     return _cached(tier, artefact, placement, memory)
 
 
@@ -163,6 +174,12 @@ def _open_packed(
         verify(rows, record, progress)
         tier.check_unchanged()
     return tier
+
+
+def _open_in_place(table: Float8Reader, placement: Placement, progress: Progress) -> Tier:
+    if placement.tier == "dram":
+        return PackedTier(InPlaceMemory(table, progress).data, table.format, table.num_rows)
+    return DiskTier(table)
 
 
 def make_tier(rows: TableRows) -> Tier:

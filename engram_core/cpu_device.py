@@ -52,6 +52,13 @@ class CpuDevice:
         dst.copy_(src)
         return _DoneEvent()
 
+    def run_async(
+        self, run: Callable[[], None], outputs: Sequence[torch.Tensor], stream: Any
+    ) -> _DoneEvent:
+        """Compute now."""
+        run()
+        return _DoneEvent()
+
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Nothing to do without streams."""
 

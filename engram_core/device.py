@@ -86,6 +86,19 @@ class Device(Protocol):
             DeviceError: shapes or dtypes differ.
         """
 
+    def run_async(
+        self, run: Callable[[], None], outputs: Sequence[torch.Tensor], stream: Any
+    ) -> Event:
+        """Queue on `stream` what `run` computes out of device tensors.
+
+        Args:
+            run: called once, now or later; must not read values on the host. What it reads is
+                ready, or filled by `stream` before; what it makes is for `stream` alone.
+            outputs: tensors that it writes into. They must not be read outside of `stream` before
+                the returned event is done.
+            stream: one of this device's.
+        """
+
     def hand_over(self, tensor: torch.Tensor) -> None:
         """Say that the calling thread's current stream uses a tensor of a side stream."""
 

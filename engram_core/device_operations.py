@@ -50,6 +50,9 @@ OPERATIONS: dict[str, Operation] = {
         v["keys"], v["keys"], v["keys"], is_causal=True
     ),
     "index_copy_": lambda v: v["cache"].clone().index_copy_(0, v["slots"], v["x"]),
+    "index_copy_ of bfloat16 rows": lambda v: (
+        v["weight"].clone().index_copy_(0, v["slots"], v["half"])
+    ),
     "index_select": lambda v: (
         v["cache"].index_copy(0, v["slots"], v["x"]).index_select(0, v["ids"])
     ),

@@ -1,4 +1,4 @@
-"""Many small reads of one file in one compiled call, without the GIL.
+"""Many small reads of one file or several in one compiled call, without the GIL.
 
 The kernel first tells the system about every page that will be needed, so that the disk works on
 all of them at once, and then reads them one by one: as fast as io_uring, with plain POSIX calls. A
@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
 
 def compile_reads(numba: Any) -> Any:
     """The compiled form of `read_each`: returns -1, or the index of the first read that failed."""
@@ -26,41 +29,59 @@ def compile_reads(numba: Any) -> Any:
     )
     will_need = np.int32(os.POSIX_FADV_WILLNEED)
 
-    def read_each(fd: Any, offsets: Any, out: Any) -> Any:
-        count, size = out.shape
-        if count > 1:
-            for index in range(count):
-                advise(np.int32(fd), offsets[index], size, will_need)
-        address = out.ctypes.data
+    def read_each(fds: Any, sizes: Any, offsets: Any, out: Any) -> Any:
+        parts, count = offsets.shape
+        if parts * count > 1:
+            for part in range(parts):
+                for index in range(count):
+                    advise(np.int32(fds[part]), offsets[part, index], sizes[part], will_need)
+        address = np.int64(out.ctypes.data)
         for index in range(count):
-            place = np.uint64(address + index * size)
-            if pread(np.int32(fd), place, np.uint64(size), offsets[index]) != size:
-                return index
+            start = address + index * out.shape[1]
+            for part in range(parts):
+                fd, size = np.int32(fds[part]), sizes[part]
+                if pread(fd, np.uint64(start), np.uint64(size), offsets[part, index]) != size:
+                    return index * parts + part
+                start += size
         return -1
 
-    signature = "int64(int64, int64[::1], uint8[:, ::1])"
+    signature = "int64(int64[::1], int64[::1], int64[:, ::1], uint8[:, ::1])"
     return numba.njit(signature, nogil=True, error_model="numpy")(read_each)
 
 
-def read_each(
-    fd: int, offsets: npt.NDArray[np.int64], out: npt.NDArray[np.uint8], kernel: Any = None
-) -> int:
-    """Read ``out[i]`` from `offsets` ``[n]`` of the file `fd`, `out` uint8 ``[n, size]``.
+def read_each(fds: Int64s, sizes: Int64s, offsets: Int64s, out: Bytes, kernel: Any = None) -> int:
+    """Read records whose parts lie in several places, one part behind the other.
+
+    Args:
+        fds: the open file of every part, int64 ``[parts]``; one file may have several.
+        sizes: bytes of every part, int64 ``[parts]``.
+        offsets: where the parts of every record begin, int64 ``[parts, n]``.
+        out: uint8 ``[n, sum(sizes)]``.
+        kernel: the compiled form.
 
     Returns:
-        -1, or the index of the first read that failed or met the file's end.
+        -1, or the first read that failed or met a file's end, as record x parts + part.
     """
     if kernel is not None:
-        return int(kernel(fd, offsets, out))
-    size = out.shape[1]
-    for offset in offsets.tolist():
-        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
-    for index, offset in enumerate(offsets.tolist()):
-        try:
-            data = os.pread(fd, size, offset)
-        except OSError:
-            return index
-        if len(data) != size:
-            return index
-        out[index] = np.frombuffer(data, np.uint8)
+        return int(kernel(fds, sizes, offsets, out))
+    for fd, size, starts in zip(fds.tolist(), sizes.tolist(), offsets.tolist(), strict=True):
+        for offset in starts:
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+    stops = np.cumsum(sizes)
+    for index, record in enumerate(out):
+        for part, target in enumerate(np.split(record, stops[:-1])):
+            if not _read(int(fds[part]), int(offsets[part, index]), target):
+                return index * len(fds) + part
     return -1
+
+
+def _read(fd: int, offset: int, out: Bytes) -> bool:
+    """Whether all of `out` could be read."""
+    try:
+        data = os.pread(fd, out.size, offset)
+    except OSError:
+        return False
+    if len(data) != out.size:
+        return False
+    out[:] = np.frombuffer(data, np.uint8)
+    return True

@@ -14,6 +14,7 @@ import torch
 
 from engram_core.config import EngramConfig
 from engram_core.store.base import RowIds, Tier
+from engram_core.store.device_cache import DeviceCache
 from engram_core.store.kernels import non_zero_rows
 from engram_core.store.sparse import SparseTier
 
@@ -38,6 +39,8 @@ class HitRule:
 
     def of_ids(self, tier: Tier, row_ids: RowIds) -> Hits | None:
         """The hits of ids ``[tokens, columns]``; None where a tier must gather to know."""
+        if isinstance(tier, DeviceCache):
+            tier = tier.inner
         return Hits(*tier.hits(row_ids, self._needed)) if isinstance(tier, SparseTier) else None
 
     def of_rows(self, rows: torch.Tensor) -> Hits:

@@ -15,6 +15,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "tier": ("auto", "dram", "ssd", "remote"),
     "on_row_failure": ("fail", "off"),
     "hot_cache": ("auto", "on", "off"),
+    "device_cache": ("auto", "on", "off"),
     "verify": ("full", "header"),
 }
 
@@ -34,6 +35,10 @@ class MemoryConfig:
             costs.
         hot_cache_bytes: memory of all layers' hot caches together; None: room for a tenth of the
             rows.
+        device_cache: ``"on"`` keeps the hottest rows in an accelerator's own memory, ``"off"`` does
+            not, ``"auto"`` does where a measurement at start finds it faster; never on a CPU.
+        device_cache_bytes: device memory of all layers' caches together; None: room for a tenth of
+            the rows.
         verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
             checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
         row_servers: ``"host:port"`` of the row servers that have every head together.
@@ -49,6 +54,8 @@ class MemoryConfig:
     tier: Literal["auto", "dram", "ssd", "remote"] = "auto"
     hot_cache: Literal["auto", "on", "off"] = "auto"
     hot_cache_bytes: int | None = None
+    device_cache: Literal["auto", "on", "off"] = "auto"
+    device_cache_bytes: int | None = None
     verify: Literal["full", "header"] = "full"
     row_servers: tuple[str, ...] = ()
     row_timeout_s: float = 1.0
@@ -60,8 +67,9 @@ class MemoryConfig:
         for name, choices in CHOICES.items():
             value = getattr(self, name)
             check(value in choices, name, value, ", ".join(choices))
-        if self.hot_cache_bytes is not None:
-            _check_count("hot_cache_bytes", self.hot_cache_bytes)
+        for name in ("hot_cache_bytes", "device_cache_bytes"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
         self._check_row_servers()
         for name in ("inline_max_rows", "staging_bytes", "row_retries"):
             _check_count(name, getattr(self, name))

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from engram_core.assembly import make_tier
+from engram_core.errors import ConfigError
 from engram_core.store.local_rows import LocalRowSource
 from engram_core.store.packed import PackedTier
 from engram_core.store.row_ranges import RowRanges, head_bounds
 from engram_core.store.row_source import RowSourceDescription, ServedTable, row_table
 from engram_core.store.table_memory import TableMemory
 from engram_core.tables import Artefact, DenseRows, SparseRows, TableRows
+from engram_core.tables.float8_reader import Float8Reader
 from engram_core.tables.manifest import FileRecord
 from engram_core.tables.packed_file import PackedFile
 
@@ -25,7 +27,7 @@ def shard_of(artefact: Artefact, heads: Collection[int] | None = None) -> LocalR
     """The rows of `heads` (None: of all) in every order and layer of an opened artefact.
 
     Raises:
-        ConfigError: there is no such head.
+        ConfigError: there is no such head, or the tables are read in place.
     """
     layout, tables, tiers = artefact.layout, {}, {}
     for layer in artefact.config.layer_ids:
@@ -33,6 +35,8 @@ def shard_of(artefact: Artefact, heads: Collection[int] | None = None) -> LocalR
         shape = (layout.rows[layer], artefact.config.head_dim)
         tables[row_table(layer)] = ServedTable(*shape, ranges.bounds)
         rows = artefact.rows(layer)
+        if isinstance(rows, Float8Reader):
+            raise ConfigError(f"{artefact.name} is read in place; accepted: a native artefact")
         if isinstance(rows, PackedFile):
             rows = _read_ranges(rows, artefact.table_record(layer), ranges)
         else:

@@ -1,12 +1,14 @@
 """SimulatedDevice: an accelerator's timing on host memory, for tests without one.
 
-A copy lands only after a latency, in stream order. Reading its target before the thread saw its
-event done, or changing its source before it landed, raises DeviceError: the two mistakes that real
-accelerators answer with silently wrong rows. Its graphs are `engram_core.simulated_graph`'s.
+A copy lands only after a latency, in stream order, and so does what is computed on a side stream.
+Reading its target before the thread saw its event done, or changing its source before it landed,
+raises DeviceError: the two mistakes that real accelerators answer with silently wrong rows. Its
+graphs are `engram_core.simulated_graph`'s.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -70,7 +72,22 @@ class SimulatedDevice:
             return self.event(self._compute)
         if not isinstance(dst, _GuardedTensor):
             raise DeviceError("dst is a host tensor; accepted: a tensor of this device")
-        stream.queue(_Copy(src, dst))
+        stream.queue(_Copy(src, dst, stream))
+        return self.event(stream)
+
+    def run_async(
+        self, run: Callable[[], None], outputs: Sequence[torch.Tensor], stream: _Stream | None
+    ) -> _Event:
+        """Queue a computation that happens after the latency.
+
+        Tensors that another stream is still filling are refused then.
+        """
+        if stream is None:
+            run()
+            return self.event(self._compute)
+        if not all(isinstance(each, _GuardedTensor) for each in outputs):
+            raise DeviceError("outputs hold a host tensor; accepted: tensors of this device")
+        stream.queue(_Computation(run, outputs, stream))
         return self.event(stream)
 
     def hand_over(self, tensor: torch.Tensor) -> None:
@@ -105,12 +122,10 @@ class _Upload:
 class _Copy(_Upload):
     """A copy on a side stream, whose target must not be read before it has landed."""
 
-    def __init__(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+    def __init__(self, src: torch.Tensor, dst: torch.Tensor, stream: _Stream) -> None:
         super().__init__(src)
         self._dst = dst.as_subclass(torch.Tensor)
-        _UNREADY.add(_address(dst))
-        # also when a device is dropped with copies under way
-        self._mark_ready = weakref.finalize(self, _UNREADY.remove, _address(dst))
+        self._mark_ready = _mark_unready(self, dst, stream)
 
     def land(self) -> None:
         super().land()
@@ -119,18 +134,39 @@ class _Copy(_Upload):
         self._mark_ready()
 
 
+class _Computation:
+    """Work on a side stream, whose outputs must not be read before it is done."""
+
+    def __init__(
+        self, run: Callable[[], None], outputs: Sequence[torch.Tensor], stream: _Stream
+    ) -> None:
+        self._run, self._stream = run, stream
+        self._mark_ready = [_mark_unready(self, each, stream) for each in outputs]
+
+    def land(self) -> None:
+        before, _RUNNING.stream = getattr(_RUNNING, "stream", None), self._stream.number
+        try:
+            with torch.inference_mode():
+                self._run()
+        finally:
+            _RUNNING.stream = before
+        for mark in self._mark_ready:
+            mark()
+
+
 class _Stream:
-    """Copies in order, each landing a latency after the one before it."""
+    """Copies and computations in order, each landing a latency after the one before it."""
 
     def __init__(self, latency_s: float) -> None:
+        self.number = next(_STREAM_NUMBERS)
         self.queued = 0
         self._latency_s = latency_s
         self._landed = 0
-        self._pending: list[tuple[float, _Upload]] = []
+        self._pending: list[tuple[float, _Upload | _Computation]] = []
         self._free_s = 0.0
         self._lock = threading.Lock()
 
-    def queue(self, copy: _Upload) -> None:
+    def queue(self, copy: _Upload | _Computation) -> None:
         with self._lock:
             self._free_s = max(self._free_s, time.monotonic()) + self._latency_s
             self._pending.append((self._free_s, copy))
@@ -167,23 +203,32 @@ class _Event:
 
 
 class _Unready:
-    """Memory that copies are still filling, by address; views share it."""
+    """Memory that streams are still filling, by address; views share it."""
 
     def __init__(self) -> None:
-        self._copies: Counter[int] = Counter()
-        self._lock = threading.Lock()
+        self._fillings: dict[int, Counter[int]] = {}  # address -> number of a stream -> fillings
+        self._lock = threading.RLock()  # what is dropped while it is held is removed at once
 
-    def add(self, address: int) -> None:
+    def add(self, address: int, stream: int) -> None:
         with self._lock:
-            self._copies[address] += 1
+            self._fillings.setdefault(address, Counter())[stream] += 1
 
-    def remove(self, address: int) -> None:
+    def remove(self, address: int, stream: int) -> None:
         with self._lock:
-            self._copies[address] -= 1
+            fillings = self._fillings[address]
+            fillings[stream] -= 1
+            if not +fillings:
+                del self._fillings[address]
 
     def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a stream other than the one that asks, if one does, still fills it."""
+        asking = getattr(_RUNNING, "stream", None)
         with self._lock:
-            return self._copies[_address(tensor)] > 0
+            fillings = self._fillings.get(_address(tensor), Counter())
+            return any(count > 0 and each != asking for each, count in fillings.items())
+
+
+_STREAM_NUMBERS = itertools.count()
 
 
 class _GuardedTensor(torch.Tensor):
@@ -204,6 +249,7 @@ class _GuardedTensor(torch.Tensor):
 
 
 _UNREADY = _Unready()
+_RUNNING = threading.local()  # number of the stream whose computation this thread lands, if any
 # what may be asked of a tensor whose values are not there yet
 _METADATA = {
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device")),
@@ -212,6 +258,15 @@ _METADATA = {
     torch.Tensor.numel,
     torch.Tensor.dim,
 }
+
+
+def _mark_unready(
+    owner: object, tensor: torch.Tensor, stream: _Stream
+) -> weakref.finalize[[int, int], object]:
+    """Guard a tensor until the returned call, or until the owner is dropped with its device."""
+    address = _address(tensor)
+    _UNREADY.add(address, stream.number)
+    return weakref.finalize(owner, _UNREADY.remove, address, stream.number)
 
 
 def _refuse_unready(tensors: Iterable[torch.Tensor]) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from engram_core.backbone import find_decoder_layers, has_hyper_connections, hidden_size
+from engram_core.config import EngramConfig
 from engram_core.errors import MismatchError, UnsupportedModelError
 from engram_core.plain import PlainMemory
 from engram_core.version import MemoryVersion
@@ -85,21 +86,31 @@ def attach(model: nn.Module, version: MemoryVersion) -> Splice:
             streams on.
     """
     config = version.config
+    check_streams_of_model(model)
+    width, depth = hidden_size(model), len(find_decoder_layers(model))
+    if config.hidden_size != width:
+        raise MismatchError("hidden size", expected=config.hidden_size, found=width)
+    check_streams_of_memory(config)
+    if max(config.layer_ids) >= depth:
+        raise MismatchError("decoder layers", expected=f"> {max(config.layer_ids)}", found=depth)
+    return Splice(model, version)
+
+
+def check_streams_of_model(model: nn.Module) -> None:
+    """Refuse a decoder that passes several hidden streams on. Raises UnsupportedModelError."""
     if has_hyper_connections(model):
         raise UnsupportedModelError(
             f"{type(model).__name__} passes several hidden streams through its layers "
             "(hyper-connections), which a memory cannot be spliced into here; accepted: a decoder "
             "with one hidden stream"
         )
-    width, depth = hidden_size(model), len(find_decoder_layers(model))
-    if config.hidden_size != width:
-        raise MismatchError("hidden size", expected=config.hidden_size, found=width)
+
+
+def check_streams_of_memory(config: EngramConfig) -> None:
+    """Refuse a memory made for a decoder with several hidden streams. Raises MismatchError."""
     if config.num_streams != 1:
         what = "hidden streams (only hyper-connections give a decoder more than one)"
         raise MismatchError(what, expected=config.num_streams, found=1)
-    if max(config.layer_ids) >= depth:
-        raise MismatchError("decoder layers", expected=f"> {max(config.layer_ids)}", found=depth)
-    return Splice(model, version)
 
 
 class _LayerHook:

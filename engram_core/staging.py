@@ -1,21 +1,22 @@
-"""StagingPool and RowLanding: how gathered rows reach the device.
+"""RowLanding: how gathered rows reach the device.
 
 On the host a gather writes straight into the rows that compute reads. On an accelerator it writes
 into reused pinned memory, and one copy on a side stream brings the rows over. Of a table that lies
-on the device only the row ids travel.
+on the device only the row ids travel, and behind a cache on the device only what it misses.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from engram_core.device import Device, Event
+from engram_core.device_lane import DeviceLane
 from engram_core.errors import ConfigError
 from engram_core.store.base import OUTPUT_DTYPES, RowIds, Tier, TierReport
+from engram_core.store.device_cache import DeviceCache
 from engram_core.store.device_table import DeviceTable
 from engram_core.store.kernels import check_ids
 
@@ -62,13 +63,13 @@ class RowLanding:
         self.dtype = dtype
         self.is_local = device.shares_host_memory
         self._device = device
-        self._stream = device.stream()
-        self._pool = _PinnedPool(device)
+        self._lane = DeviceLane(device)
 
     def gather(self, tier: Tier, row_ids: RowIds, look: Look | None = None) -> LandedRows:
         """Gather the rows `row_ids` ``[n]`` and start bringing them to the device.
 
-        `look` is called with them while they lie in host memory; never for a `DeviceTable`.
+        `look` is called with them while they lie in host memory; never for a `DeviceTable`
+        or a `DeviceCache`, some of whose rows do not.
         """
         if self.is_local:
             rows = torch.empty((row_ids.size, tier.row_dim), dtype=self.dtype)
@@ -78,21 +79,23 @@ class RowLanding:
             return LandedRows(rows, None, report)
         if isinstance(tier, DeviceTable):
             return self._send_ids(tier, row_ids)
+        if isinstance(tier, DeviceCache):
+            return LandedRows(*tier.land(row_ids))
         return self._send_rows(tier, row_ids, look)
 
     # buffers pass from thread to thread: one made in inference mode could not be written outside
     @torch.inference_mode(False)
     def _send_rows(self, tier: Tier, row_ids: RowIds, look: Look | None) -> LandedRows:
         shape = (row_ids.size, tier.row_dim)
-        staging = self._pool.take(row_ids.size * tier.row_dim)
+        staging = self._lane.take(row_ids.size * tier.row_dim)
         source = staging[: row_ids.size * tier.row_dim].view(shape)
         report = tier.gather(row_ids, source)
         crossed_bytes = report.transferred_bytes + source.nbytes
-        rows = self._device.empty(shape, torch.bfloat16, self._stream)
-        event = self._device.copy_async(source, rows, self._stream)
+        rows = self._lane.empty(shape, torch.bfloat16)
+        event = self._lane.copy(source, rows)
         if look is not None:
             look(source)  # beside the copy; afterwards the buffer is anybody's
-        self._pool.give(staging, event)
+        self._lane.give(staging, event)
         report = replace(report, transferred_bytes=crossed_bytes)
         return LandedRows(rows, event, report)
 
@@ -100,12 +103,12 @@ class RowLanding:
     def _send_ids(self, table: DeviceTable, row_ids: RowIds) -> LandedRows:
         check_ids(row_ids, table.num_rows)
         num_values = row_ids.nbytes // torch.bfloat16.itemsize  # the buffers count in these
-        staging = self._pool.take(num_values)
+        staging = self._lane.take(num_values)
         source = staging[:num_values].view(torch.int64)
         source.copy_(torch.from_numpy(row_ids))
-        ids = self._device.empty(row_ids.shape, torch.int64, self._stream)
-        event = self._device.copy_async(source, ids, self._stream)
-        self._pool.give(staging, event)
+        ids = self._lane.empty(row_ids.shape, torch.int64)
+        event = self._lane.copy(source, ids)
+        self._lane.give(staging, event)
         report = TierReport({table.name: row_ids.size}, transferred_bytes=row_ids.nbytes)
         return LandedRows(ids, event, report, table.rows)
 
@@ -118,30 +121,3 @@ class RowLanding:
         if landed.table is not None:
             rows = landed.table.index_select(0, rows)
         return rows if rows.dtype is self.dtype else rows.to(self.dtype)
-
-
-class _PinnedPool:
-    """Pinned bf16 buffers, each reused once the copy that reads it is done."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._buffers: list[tuple[torch.Tensor, Event]] = []
-        self._lock = threading.Lock()
-
-    def take(self, num_values: int) -> torch.Tensor:
-        """A flat buffer of at least `num_values`; page-locking is slow, so old ones come first."""
-        with self._lock:
-            for index, (buffer, event) in enumerate(self._buffers):
-                if buffer.numel() >= num_values and event.query():
-                    return self._buffers.pop(index)[0]
-            # too small for today's batches: a larger one takes its place
-            stale = next((i for i, (_, event) in enumerate(self._buffers) if event.query()), None)
-            if stale is not None:
-                self._buffers.pop(stale)
-        return self._device.pinned_empty((num_values,), torch.bfloat16)
-
-    def give(self, buffer: torch.Tensor, event: Event) -> None:
-        """Return a buffer that may be overwritten after `event`; smallest first in the list."""
-        with self._lock:
-            self._buffers.append((buffer, event))
-            self._buffers.sort(key=lambda held: held[0].numel())

@@ -60,6 +60,7 @@ class MemoryVersion:
         _check_layers(self.layout, tiers, modules)
         self.tiers: Mapping[int, Tier] = MappingProxyType(dict(tiers))
         self.modules: Mapping[int, EngramModule] = MappingProxyType(dict(modules))
+        self._content = content
         self.id = _content_id(self.layout, compressor_fingerprint, content)
         self.why_tiers = why_tiers
         self._on_last_release = on_last_release
@@ -82,6 +83,34 @@ class MemoryVersion:
                 raise StateError(f"memory version {self.id} was closed; it cannot be acquired")
             self._references += 1
         return self
+
+    def behind(
+        self, tiers: Mapping[int, Tier], why_tiers: str, close: Callable[[], None]
+    ) -> MemoryVersion:
+        """The same memory, read through other tiers that deliver the same rows.
+
+        Args:
+            tiers: of each Engram layer; may stand in front of this one's.
+            why_tiers: as in the constructor.
+            close: called when the result is given back, before this memory is.
+
+        Returns:
+            A memory that takes over the caller's reference to this one.
+        """
+
+        def finish() -> None:
+            close()
+            self.release()
+
+        return MemoryVersion(
+            self.hasher,
+            self.compressor_fingerprint,
+            tiers,
+            self.modules,
+            content=self._content,
+            why_tiers=why_tiers,
+            on_last_release=finish,
+        )
 
     def when_freed(self, call: Callable[[], None]) -> None:
         """Add a call for when the last reference is given back; the caller holds one."""

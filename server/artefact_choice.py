@@ -1,15 +1,17 @@
 """Chooses the Engram artefact to serve: by name, by path, or the one made for the backbone.
 
-Knows folders and manifests; opens no tables and loads no model.
+A checkpoint that is read in place records no backbone: it is found by name and path alone. Knows
+folders and manifests; opens no tables and loads no model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
 from engram_core.errors import ArtefactError
+from engram_core.tables.in_place import is_in_place
 from engram_core.tables.manifest import MANIFEST_NAME, Manifest
 from server.load_errors import LoadError
 
@@ -52,7 +54,7 @@ def shelved_artefact(name: str, engram_dir: Path | None) -> Path:
         LoadError: it is no plain name, or there is no such artefact.
     """
     shelves = _shelves(engram_dir)
-    known = {folder.name: folder for folder in _artefacts(shelves)}
+    known = {folder.name: folder for folder in _folders(shelves, is_artefact)}
     if name not in known:
         raise LoadError(
             f"there is no Engram artefact {name[:100]!r}; accepted: {', '.join(sorted(known))}"
@@ -69,13 +71,23 @@ def list_artefacts(choice: str, engram_dir: Path | None) -> list[Path]:
     if choice == NONE:
         return []
     shelves = _shelves(engram_dir)
-    return list(_artefacts(shelves)) if choice == AUTO else [_named(choice, engram_dir)]
+    return list(_folders(shelves, is_native)) if choice == AUTO else [_named(choice, engram_dir)]
 
 
 def find_artefact(name: str, engram_dir: Path | None) -> Path | None:
     """The folder of an artefact by its path, or by its name in `engram_dir` or the package."""
     named = [Path(name), *(shelf / name for shelf in _shelves(engram_dir))]
-    return next((folder for folder in named if (folder / MANIFEST_NAME).is_file()), None)
+    return next((folder for folder in named if is_artefact(folder)), None)
+
+
+def is_native(folder: Path) -> bool:
+    """Whether a folder has a manifest, as this project's own artefacts have."""
+    return (folder / MANIFEST_NAME).is_file()
+
+
+def is_artefact(folder: Path) -> bool:
+    """Whether a folder can be served: a native artefact, or a checkpoint read in place."""
+    return is_native(folder) or is_in_place(folder)
 
 
 def _shelves(engram_dir: Path | None) -> list[Path]:
@@ -99,7 +111,7 @@ def packaged_folder() -> Path:
 
 def _matching(shelves: Sequence[Path], fingerprint: str) -> Path:
     unreadable: list[str] = []
-    for folder in _artefacts(shelves):
+    for folder in _folders(shelves, is_native):
         try:
             if Manifest.read(folder).backbone.fingerprint == fingerprint:
                 return folder
@@ -112,8 +124,8 @@ def _matching(shelves: Sequence[Path], fingerprint: str) -> Path:
     )
 
 
-def _artefacts(shelves: Sequence[Path]) -> Iterator[Path]:
+def _folders(shelves: Sequence[Path], is_wanted: Callable[[Path], bool]) -> Iterator[Path]:
     for shelf in shelves:
         if shelf.is_dir():
             visible = (p for p in shelf.iterdir() if not p.name.startswith("."))  # not being made
-            yield from sorted(p for p in visible if (p / MANIFEST_NAME).is_file())
+            yield from sorted(folder for folder in visible if is_wanted(folder))

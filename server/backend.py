@@ -5,13 +5,14 @@ The one place that knows all of them. Knows no HTTP.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from engram_core.backbone import text_config
 from engram_core.device import Device, make_device
+from engram_core.device_placement import cache_on_device
 from engram_core.errors import ConfigError, UnsupportedModelError
 from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
@@ -59,6 +60,7 @@ def assemble(
     model, version = loaded.model.to(device.torch_device), loaded.version
     prefetcher = None
     if version is not None:
+        version = cache_on_device(version, device, memory_config)
         prefetcher = _attach(settings, model, version, device, memory_config)
     limits = engine_limits(settings, model, device)
     num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
@@ -73,7 +75,9 @@ def assemble(
         tuning=tuning_of(settings),
     )
 
-    swap = _make_swap(settings, loaded, engine, prefetcher, memory_config)
+    swap = _make_swap(
+        settings, replace(loaded, version=version), engine, prefetcher, memory_config, device
+    )
 
     def close() -> None:
         if prefetcher is not None:
@@ -114,12 +118,14 @@ def _make_swap(
     engine: Engine,
     prefetcher: Prefetcher | None,
     memory_config: MemoryConfig,
+    device: Device,
 ) -> MemorySwap | None:
     if loaded.artefact is None or loaded.version is None or prefetcher is None:
         return None
     place = SwapPlace(
         model=loaded.model,
         tokenizer=loaded.tokenizer,
+        device=device,
         engine=engine,
         prefetcher=prefetcher,
         engram_dir=settings.engram_dir,

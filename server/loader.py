@@ -22,11 +22,13 @@ from transformers.utils import logging as transformers_logging
 from engram_core.assembly import open_version, packed_bytes
 from engram_core.compression import TokenCompressor
 from engram_core.memory_config import MemoryConfig
+from engram_core.splice import check_streams_of_memory, check_streams_of_model
 from engram_core.tables import Artefact, open_table
 from engram_core.tables.backbone_record import describe_backbone
+from engram_core.tables.in_place import open_in_place
 from engram_core.tables.manifest import BackboneRecord
 from engram_core.version import MemoryVersion
-from server.artefact_choice import choose_artefact
+from server.artefact_choice import choose_artefact, is_native
 from server.default_model import DEFAULT_MODEL_NAME, default_cache_dir, resolve_default_model
 from server.load_errors import LoadError
 from server.phase_share import PhaseShare
@@ -105,7 +107,7 @@ def load(
     with clock.phase("weights"):
         model = _load_model(source, settings.revision, settings.dtype)
     with clock.phase("memory"):
-        artefact, version = _load_memory(settings, model, tokenizer, memory, progress)
+        artefact, version = _load_memory(settings, model, source.name, tokenizer, memory, progress)
     return Loaded(model, tokenizer, source.name, version, artefact, clock.timings)
 
 
@@ -215,16 +217,18 @@ def _load_model(source: Source, revision: str | None, dtype: str) -> Any:
 def _load_memory(
     settings: LoadSettings,
     model: Any,
+    name: str,
     tokenizer: Any,
     memory: MemoryConfig | None,
     progress: Progress,
 ) -> tuple[Artefact | None, MemoryVersion | None]:
     if settings.engram == "none":
         return None, None
-    record = describe_backbone(model, "")
+    record = describe_backbone(model, name)
     folder = choose_artefact(settings.engram, settings.engram_dir, record.fingerprint)
     if folder is None:
         return None, None
+    check_streams_of_model(model)  # before tables are read for nothing
     return open_memory(folder, record, tokenizer, memory or MemoryConfig(), progress)
 
 
@@ -247,15 +251,19 @@ def open_memory(
     Raises:
         ArtefactError: it is damaged or was made for something else.
         ConfigError: its tables cannot lie where `memory` says.
-        TierError: a row server cannot be reached.
+        TierError: a row server cannot be reached, or a table was changed meanwhile.
     """
-    is_remote = memory.tier == "remote"
-    artefact = open_table(folder, with_tables=not is_remote)
+    is_remote, maps = memory.tier == "remote", default_cache_dir() / CLASS_MAPS
+    if is_native(folder):
+        artefact = open_table(folder, with_tables=not is_remote)
+    else:
+        artefact = open_in_place(folder, backbone, tokenizer, maps)
+    check_streams_of_memory(artefact.config)
     artefact.check_backbone(backbone.fingerprint, backbone.hidden_size, backbone.num_layers)
     compressor = TokenCompressor.from_tokenizer(
         tokenizer,
         artefact.manifest.tokenizer.num_ids,
-        default_cache_dir() / CLASS_MAPS,
+        maps,
         fold=artefact.config.folds_tokens,
     )
     told = PhaseShare(progress, "memory", 0 if is_remote else packed_bytes(artefact))

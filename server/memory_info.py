@@ -6,27 +6,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engram_core.layout import HashLayout
 from engram_core.prefetch import Prefetcher
-from engram_core.tables import Artefact
+from engram_core.tables import Artefact, ImportedMemory
+from engram_core.tables.in_place import IN_PLACE, tables_of
 from engram_core.version import MemoryVersion
 
 
 def describe_artefact(artefact: Artefact) -> dict[str, Any]:
     """What an artefact's manifest declares, as JSON-ready data."""
-    config, manifest = artefact.config, artefact.manifest
+    manifest = artefact.manifest
     return {
-        "artefact": artefact.name,
+        **_describe_layout(artefact.name, artefact.layout),
+        "storage": manifest.storage,
+        "dtype": manifest.dtype,
+        "tokenizer_fingerprint": manifest.tokenizer.fingerprint,
+        "backbone": manifest.backbone.name,
+    }
+
+
+def describe_foreign(name: str, memory: ImportedMemory) -> dict[str, Any]:
+    """The same of a checkpoint that is read in place; it records no model and no tokenizer."""
+    tables = tables_of(memory, name)
+    return {
+        **_describe_layout(name, memory.layout),
+        "storage": IN_PLACE,
+        "dtype": next(iter(tables.values())).dtype,
+        "tokenizer_fingerprint": memory.compressor.fingerprint if memory.compressor else None,
+        "backbone": None,
+    }
+
+
+def _describe_layout(name: str, layout: HashLayout) -> dict[str, Any]:
+    config = layout.config
+    return {
+        "artefact": name,
         "form": config.form,
         "layers": list(config.layer_ids),
         "orders": list(config.orders),
         "heads": config.num_heads,
         "head_dim": config.head_dim,
         "min_hit_orders": list(config.min_hit_orders),
-        "rows": {str(layer): artefact.layout.rows[layer] for layer in config.layer_ids},
-        "storage": manifest.storage,
-        "dtype": manifest.dtype,
-        "tokenizer_fingerprint": manifest.tokenizer.fingerprint,
-        "backbone": manifest.backbone.name,
+        "rows": {str(layer): layout.rows[layer] for layer in config.layer_ids},
     }
 
 

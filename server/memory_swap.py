@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engram_core.device import Device
+from engram_core.device_placement import cache_on_device
 from engram_core.errors import StateError
 from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
@@ -32,12 +34,14 @@ class SwapPlace:
 
     Attributes:
         model: the served backbone. tokenizer: its tokenizer.
+        device: where it runs.
         engine: not yet started, or running. prefetcher: its prefetcher.
         engram_dir: where names are looked for. config: where tables lie.
     """
 
     model: Any
     tokenizer: Any
+    device: Device
     engine: Engine
     prefetcher: Prefetcher
     engram_dir: Path | None
@@ -89,7 +93,11 @@ class MemorySwap:
         artefact, version = open_memory(folder, backbone, place.tokenizer, place.config)
         for module in version.modules.values():
             module.to(place.model.device, place.model.dtype)
-        return artefact, version
+        try:
+            return artefact, cache_on_device(version, place.device, place.config)
+        except Exception:
+            version.release()
+            raise
 
     def _exchange(
         self, artefact: Artefact, version: MemoryVersion, forget: Callable[[str], None]

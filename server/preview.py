@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from engram_core.tables import open_table
-from server.artefact_choice import list_artefacts
+from engram_core.tables import open_foreign, open_table
+from server.artefact_choice import is_native, list_artefacts
 from server.config import Settings
 from server.default_model import DEFAULT_MODEL_NAME
-from server.memory_info import describe_artefact
+from server.memory_info import describe_artefact, describe_foreign
 
 
 def preview(settings: Settings) -> dict[str, Any]:
@@ -24,5 +25,11 @@ def preview(settings: Settings) -> dict[str, Any]:
         "device": settings.device,
         "dtype": settings.dtype,
         "engram": settings.engram,
-        "artefacts": [describe_artefact(open_table(folder)) for folder in folders],
+        "artefacts": [_describe(folder) for folder in folders],
     }
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    if is_native(folder):
+        return describe_artefact(open_table(folder))
+    return describe_foreign(folder.name, open_foreign(folder))

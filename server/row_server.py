@@ -19,7 +19,7 @@ from engram_core.store.flight import import_arrow
 from engram_core.store.flight_server import FlightRowServer
 from engram_core.store.local_rows import LocalRowSource
 from engram_core.tables import open_table
-from server.artefact_choice import find_artefact
+from server.artefact_choice import find_artefact, is_native
 from server.row_settings import RowServerSettings
 
 CLOSE_TIMEOUT_S = 5.0
@@ -69,6 +69,11 @@ def _open(settings: RowServerSettings) -> LocalRowSource:
         raise EngramError(
             f"the Engram artefact {name[:100]!r} does not exist; accepted for --engram: an "
             "artefact's folder, or its name in --engram-dir or among the packaged ones"
+        )
+    if not is_native(folder):
+        raise EngramError(
+            f"{folder.name} is read in place, which only the process that computes can do; "
+            "accepted: an artefact made of it (engram-server table convert)"
         )
     return shard_of(open_table(folder), settings.heads)
 

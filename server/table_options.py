@@ -11,7 +11,10 @@ PACKED_DTYPES = ("bfloat16", "float16", "int8", "float8_e4m3", "int4")
 COMPRESSIONS = ("none", "zstd")
 _ACTIONS = (
     ("info", "print what an artefact declares, its sizes and its primes"),
-    ("verify", "compare an artefact with its checksums and constants"),
+    (
+        "verify",
+        "compare an artefact with its checksums, byte spans, constants, weights and tokenizer",
+    ),
     ("convert", "write an artefact's tables packed in a row format, for the SSD or less memory"),
 )
 
@@ -59,7 +62,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=PACKED_DTYPES,
-        help="row format (default: int8; with --compress the one that packed rows have)",
+        help="row format (default: int8; with --compress that of packed or DeepSeek-V4.1 rows)",
     )
     parser.add_argument(
         "--compress",

@@ -1,13 +1,12 @@
 """HotCache: the hottest rows of a slow tier, kept in host memory in front of it.
 
 Delivers the inner tier's bits, whatever it holds at the moment. Knows no files but its list of hot
-rows, and decides nothing itself: `hot_policy` chooses the rows, `hot_fetches` knows what is on its
-way. It pays where a miss is dear; in front of rows in host memory it only costs.
+rows, and decides nothing itself: `hot_book` says where rows lie and what is on its way. It pays
+where a miss is dear; in front of rows in host memory it only costs.
 """
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,22 @@ import numpy.typing as npt
 import torch
 
 from engram_core import compiled
-from engram_core.errors import ConfigError
 from engram_core.hot_kernels import NO_SLOT
 from engram_core.store.base import RowIds, Tier, TierReport
-from engram_core.store.hot_fetches import HotFetch, HotFetches
+from engram_core.store.hot_book import (
+    HotBook,
+    capacity_within,
+    default_capacity,
+    indices_of,
+    refuse_both_sizes,
+)
+from engram_core.store.hot_fetches import HotFetch
 from engram_core.store.hot_list import HotList, read_hot_list, write_hot_list
 from engram_core.store.hot_policy import HotPolicy, Plan
 from engram_core.store.hot_tally import HotTally
 from engram_core.store.kernels import as_words, check_ids, check_output
 
 _WORD_BYTES = 2
-_DEFAULT_SHARE = 10  # a tenth of the table's rows
 _WARM_CHUNK_ROWS = 4096
 _UNSIGNED = {torch.bfloat16: np.uint16, torch.float32: np.uint32}
 
@@ -78,11 +82,9 @@ class HotCache:
             admission_threshold=admission_threshold,
             seed=seed,
         )
-        self._fetches = HotFetches(self.capacity_rows)
+        self._book: HotBook[npt.NDArray[np.uint16]] = HotBook(self._policy)
         self._slots = np.empty((self.capacity_rows, self.row_dim), dtype=np.uint16)
         self.nbytes = HotPolicy.nbytes(self.num_rows, self.capacity_rows) + self._slots.nbytes
-        self._hits = self._misses = 0
-        self._lock = threading.Lock()
 
     @property
     def is_blocking(self) -> bool:
@@ -92,18 +94,17 @@ class HotCache:
     @property
     def hits(self) -> int:
         """Occurrences that were read from slots, of all gathers so far."""
-        return self._hits
+        return self._book.hits
 
     @property
     def misses(self) -> int:
         """Occurrences that were not: fetched, repeats of what was fetched, or waited for."""
-        return self._misses
+        return self._book.misses
 
     @property
     def hit_rate(self) -> float:
         """Share of hits among all occurrences so far; 0 before the first."""
-        with self._lock:
-            return self._hits / max(1, self._hits + self._misses)
+        return self._book.hit_rate
 
     @property
     def admissions(self) -> int:
@@ -118,8 +119,7 @@ class HotCache:
     @property
     def resident_rows(self) -> int:
         """Rows that lie in a slot now."""
-        with self._lock:
-            return self._policy.num_resident
+        return self._book.resident_rows
 
     def gather(self, row_ids: RowIds, out: torch.Tensor) -> TierReport:
         """Write the rows `row_ids` ``[n]`` into `out` ``[n, row_dim]`` (see `Tier.gather`).
@@ -135,15 +135,12 @@ class HotCache:
         ids: RowIds = np.require(row_ids.reshape(-1), requirements=("C", "W"))
         tally = HotTally(self.name, self.inner.name)
         hits = self._deliver(ids, words, tally, is_lookup=True)
-        with self._lock:
-            self._hits += hits
-            self._misses += ids.size - hits
+        self._book.count(hits, ids.size)
         return tally.report(ids.size, hits)
 
     def hot_rows(self) -> RowIds:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""
-        with self._lock:
-            return self._policy.hottest()[0]
+        return self._book.hottest()[0]
 
     def warm(self, row_ids: RowIds) -> int:
         """Fetch rows that will be wanted, hottest first; returns how many lie in slots then.
@@ -160,15 +157,13 @@ class HotCache:
         for start in range(0, wanted.size, _WARM_CHUNK_ROWS):
             ids: RowIds = wanted[start : start + _WARM_CHUNK_ROWS].copy()
             rows = np.empty((ids.size, self.row_dim), dtype=np.uint16)
-            with self._lock:
-                self._policy.raise_counts(ids, np.uint8(1))
+            self._book.raise_counts(ids, np.uint8(1))
             self._deliver(ids, rows, HotTally(self.name, self.inner.name), is_lookup=False)
         return self.resident_rows
 
     def save_hot_list(self, path: Path) -> None:
         """Write which rows are hot, and how hot, for a later start; replaces the file at once."""
-        with self._lock:
-            row_ids, counts = self._policy.hottest()
+        row_ids, counts = self._book.hottest()
         write_hot_list(path, HotList(self.num_rows, self.row_dim, row_ids, counts))
 
     def load_hot_list(self, path: Path) -> int:
@@ -180,8 +175,7 @@ class HotCache:
             TierError: the rows could not be delivered.
         """
         saved = read_hot_list(path, self.num_rows, self.row_dim)
-        with self._lock:
-            self._policy.raise_counts(saved.row_ids, saved.counts)
+        self._book.raise_counts(saved.row_ids, saved.counts)
         return self.warm(saved.row_ids)
 
     def _deliver(self, ids: RowIds, words: Words, tally: HotTally, *, is_lookup: bool) -> int:
@@ -198,16 +192,16 @@ class HotCache:
         self, ids: RowIds, words: Words, tally: HotTally, *, is_lookup: bool
     ) -> tuple[int, npt.NDArray[np.intp]]:
         """Write what comes; returns the hits and the indices that other gathers failed to fetch."""
-        plan, own, others = self._plan(ids, is_lookup)
+        plan, own, others = self._book.plan(ids, is_lookup=is_lookup)
         try:
             if plan.num_hits:
                 _copy_rows(self._slots, plan.places, 0, words)
-            self._end_reading(plan)
+            self._book.end_reading(plan)
             if own is not None:
                 rows = self._fetch(plan, own, tally)
                 _copy_rows(rows, plan.places, own.first_place, words)
         except BaseException:
-            self._give_up(plan, own)
+            self._book.give_up(plan, own)
             raise
         # one's own fetch has ended by now: two gathers can never wait for each other
         if not others:
@@ -215,20 +209,9 @@ class HotCache:
         with tally.waiting():
             return plan.num_hits, _await_rows(others, plan.places, words)
 
-    def _plan(self, ids: RowIds, is_lookup: bool) -> tuple[Plan, HotFetch | None, list[HotFetch]]:
-        with self._lock:
-            first_place = self._fetches.free_range(ids.size)
-            plan = self._policy.plan(ids, first_place, is_lookup=is_lookup)
-            own = None
-            if plan.missing.size:
-                own = self._fetches.begin(first_place, plan.missing.size)
-            return plan, own, self._fetches.others(own) if plan.num_waits else []
-
-    def _end_reading(self, plan: Plan) -> None:
-        with self._lock:
-            self._policy.end_reading(plan)
-
-    def _fetch(self, plan: Plan, own: HotFetch, tally: HotTally) -> npt.NDArray[np.uint16]:
+    def _fetch(
+        self, plan: Plan, own: HotFetch[npt.NDArray[np.uint16]], tally: HotTally
+    ) -> npt.NDArray[np.uint16]:
         """The missing rows ``[m, row_dim]``, which are in their slots afterwards."""
         staging = torch.empty((plan.missing.size, self.row_dim), dtype=torch.bfloat16)
         with tally.fetching():
@@ -236,56 +219,34 @@ class HotCache:
         tally.add(report, plan.missing.size)
         rows: npt.NDArray[np.uint16] = as_words(staging).view(np.uint16)
         _store_rows(rows, plan.reserved, self._slots)
-        with self._lock:
-            self._policy.publish(plan)
-            self._fetches.end(own, rows)
+        self._book.publish(plan, own, rows)
         return rows
-
-    def _give_up(self, plan: Plan, own: HotFetch | None) -> None:
-        """Leave nothing of a broken gather behind; whoever waits for its rows is on their own."""
-        with self._lock:
-            self._policy.end_reading(plan)
-            if own is not None and not own.done.is_set():
-                self._policy.withdraw(plan)
-                self._fetches.end(own, None)
 
 
 def _capacity(inner: Tier, capacity_rows: int | None, budget_bytes: int | None) -> int:
+    refuse_both_sizes(capacity_rows, budget_bytes)
     if budget_bytes is None:
-        tenth = max(1, inner.num_rows // _DEFAULT_SHARE)
-        return tenth if capacity_rows is None else capacity_rows
-    if capacity_rows is not None:
-        raise ConfigError(
-            f"capacity_rows is {capacity_rows!r} beside budget_bytes {budget_bytes!r}; "
-            "accepted: one of the two"
-        )
+        return default_capacity(inner) if capacity_rows is None else capacity_rows
     row_bytes = inner.row_dim * _WORD_BYTES
     fixed = HotPolicy.nbytes(inner.num_rows, 0)
     slot = HotPolicy.nbytes(inner.num_rows, 1) - fixed + row_bytes
-    if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int):
-        raise ConfigError(f"budget_bytes is {budget_bytes!r}; accepted: a whole number of bytes")
-    if budget_bytes < fixed + slot:
-        raise ConfigError(
-            f"budget_bytes is {budget_bytes}; accepted: at least {fixed + slot}, the map and the "
-            f"counters of {inner.num_rows} rows with one slot"
-        )
-    return min(inner.num_rows, (budget_bytes - fixed) // slot)
+    return capacity_within(inner, budget_bytes, fixed, slot)
 
 
 def _await_rows(
-    others: list[HotFetch], places: npt.NDArray[np.int32], words: Words
+    others: list[HotFetch[npt.NDArray[np.uint16]]], places: npt.NDArray[np.int32], words: Words
 ) -> npt.NDArray[np.intp]:
     """Copy what others fetch, once it is there; returns the indices of what they failed to."""
     failed = [np.empty(0, dtype=np.intp)]
     for fetch in others:
-        is_there = (places >= fetch.first_place) & (places < fetch.first_place + fetch.num_rows)
-        if not is_there.any():
+        waiting = indices_of(fetch, places)
+        if not waiting.size:
             continue
         fetch.done.wait()
-        if fetch.words is None:
-            failed.append(np.flatnonzero(is_there))
+        if fetch.rows is None:
+            failed.append(waiting)
         else:
-            _copy_rows(fetch.words, places, fetch.first_place, words)
+            _copy_rows(fetch.rows, places, fetch.first_place, words)
     return np.concatenate(failed)
 
 

@@ -38,12 +38,16 @@ class TableMemory:
     def __init__(
         self, file: PackedFile, record: FileRecord, progress: Progress = lambda _bytes: None
     ) -> None:
-        # the mapping is anonymous, hence zero-filled, page-aligned and given back by munmap
-        self._map = mmap.mmap(-1, file.file_bytes)
-        self.has_huge_pages = _wish_huge_pages(self._map)
-        whole = np.frombuffer(self._map, np.uint8)
+        whole, self.has_huge_pages = reserve(file.file_bytes)
         read_verified(file, record, whole, progress)
         self.data: Bytes = whole[file.data_offset :]
+
+
+def reserve(num_bytes: int) -> tuple[Bytes, bool]:
+    """Private memory of zeros, uint8 ``[num_bytes]``, and whether huge pages were granted."""
+    # the mapping is anonymous, hence zero-filled, page-aligned and given back by munmap
+    memory = mmap.mmap(-1, num_bytes)
+    return np.frombuffer(memory, np.uint8), _wish_huge_pages(memory)
 
 
 def read_verified(file: PackedFile, record: FileRecord, out: Bytes, progress: Progress) -> None:

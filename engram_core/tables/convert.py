@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from engram_core.errors import ConfigError, MismatchError
+from engram_core.tables.artefact import Artefact
 from engram_core.tables.encoding import PACKED
 from engram_core.tables.imported import ImportedMemory
 from engram_core.tables.manifest import BackboneRecord, Manifest, TokenizerRecord
-from engram_core.tables.native import Artefact
-from engram_core.tables.packed_file import PackedFile, Progress
-from engram_core.tables.rows import RowReader, RowsReader
+from engram_core.tables.packed_file import Progress
+from engram_core.tables.rows import RowReader, RowsReader, TableRows
 from engram_core.tables.writer import ArtefactContent, write_artefact
 
 
@@ -81,24 +81,9 @@ def pack_foreign(
         ConfigError: the tokenizer is missing, or a dtype that the rows cannot be packed in.
         MismatchError: the memory is for a model of another shape.
     """
-    config = source.config
-    if source.compressor is None:
-        raise ConfigError("the memory has no class map; accepted: its tokenizer beside it")
-    if config.hidden_size != backbone.hidden_size:
-        raise MismatchError(
-            "hidden size",
-            expected=config.hidden_size,
-            found=backbone.hidden_size,
-            where=folder.name,
-        )
-    if max(config.layer_ids) >= backbone.num_layers:
-        raise ConfigError(
-            f"layer_ids is {config.layer_ids}; accepted for {backbone.name}: layers 0 to "
-            f"{backbone.num_layers - 1}"
-        )
     content = ArtefactContent(
         layout=source.layout,
-        tokenizer=TokenizerRecord.of(source.compressor, config),
+        tokenizer=check_served_by(source, backbone, folder.name),
         backbone=backbone,
         tables=source.tables,
         modules=source.modules,
@@ -110,12 +95,35 @@ def pack_foreign(
     write_artefact(folder, content, progress)
 
 
+def check_served_by(
+    source: ImportedMemory, backbone: BackboneRecord, where: str
+) -> TokenizerRecord:
+    """What an artefact records of a foreign class map, if `backbone` can be served with it.
+
+    Raises:
+        ConfigError: the tokenizer is missing, or the model has too few layers.
+        MismatchError: the memory is for a model of another width.
+    """
+    config = source.config
+    if source.compressor is None:
+        raise ConfigError("the memory has no class map; accepted: its tokenizer beside it")
+    if config.hidden_size != backbone.hidden_size:
+        expected, found = config.hidden_size, backbone.hidden_size
+        raise MismatchError("hidden size", expected=expected, found=found, where=where)
+    if max(config.layer_ids) >= backbone.num_layers:
+        raise ConfigError(
+            f"layer_ids is {config.layer_ids}; accepted for {backbone.name}: layers 0 to "
+            f"{backbone.num_layers - 1}"
+        )
+    return TokenizerRecord.of(source.compressor, config)
+
+
 def reader(source: Artefact, layer: int) -> RowReader:
     """A layer's table, piece by piece."""
     if source.is_compressed:
         return source.compressed(layer)
     rows = source.rows(layer)
-    return rows if isinstance(rows, PackedFile) else RowsReader(rows)
+    return RowsReader(rows) if isinstance(rows, TableRows) else rows
 
 
 def _training(manifest: Manifest, dtype: str) -> dict[str, object]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 
 from engram_core.tables.reader import TableDtype
+from engram_core.tables.record_part import RecordPart
+from engram_core.tables.records import RecordFormat
 from engram_core.tables.tensor_source import TensorSource
 
 SCALE_BLOCK = 32  # values that share a scale
 
 
 class Float8Reader:
-    """Reads two matrices side by side (see `reader.RecordReader`).
+    """Reads two matrices side by side (see `reader.RecordReader` and `record_part.PartedTable`).
 
     Args:
         source: where they lie.
@@ -24,6 +26,25 @@ class Float8Reader:
     def __init__(self, source: TensorSource, payload: str, scales: str) -> None:
         self._source, self._payload, self._scales = source, payload, scales
         self.num_rows, self.row_dim = source.entry(payload).shape
+
+    @property
+    def format(self) -> RecordFormat:
+        """Of a row as payload and scales side by side.
+
+        Raises:
+            ConfigError: a width that records do not have.
+        """
+        return RecordFormat(self.dtype, self.row_dim)
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table once it is packed in memory."""
+        return self.format.table_bytes(self.num_rows)
+
+    @property
+    def parts(self) -> tuple[RecordPart, ...]:
+        """Where a row's payload and its scales lie."""
+        return tuple(self._source.row_part(name) for name in (self._payload, self._scales))
 
     def read(self, start: int, stop: int) -> torch.Tensor:
         """The values of rows `start` to `stop`: payload times scale, rounded to bfloat16."""

@@ -123,16 +123,21 @@ class Manifest:
     compression: str = "none"
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether the tables must be expanded before anybody can look rows up."""
+        return self.compression != "none"
+
+    @property
     def format_version(self) -> int:
         """The oldest version of the format that can say all of this."""
-        if self.compression != "none":
+        if self.is_compressed:
             return FORMAT_VERSION
         return PACKED_VERSION if self.storage == PACKED else OLDEST_VERSION
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
         tables = {"storage": self.storage, "dtype": self.dtype}
-        if self.compression != "none":
+        if self.is_compressed:
             tables["compression"] = self.compression
         data = {
             "format": FORMAT,

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from engram_core.errors import ArtefactError, ConfigError, MismatchError
+from engram_core.tables.record_part import RecordPart
 from engram_core.tables.records import PAGE_BYTES, RecordFormat
 
 CHUNK_BYTES = 64 * 2**20  # a checksum covers so much, counted from the file's start
@@ -61,6 +62,14 @@ class PackedFile:
     def file_bytes(self) -> int:
         """Bytes of the whole file."""
         return self.data_offset + self.table_bytes
+
+    @property
+    def parts(self) -> tuple[RecordPart, ...]:
+        """Where the records lie: each in one piece, in pages."""
+        record = self.format
+        pages = (record.records_per_page, PAGE_BYTES)
+        where = (self.path, self.file_bytes, self.data_offset)
+        return (RecordPart(*where, record.record_bytes, *pages),)
 
     @classmethod
     def open(cls, path: Path) -> PackedFile:

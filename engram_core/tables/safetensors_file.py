@@ -8,6 +8,7 @@ tensors. (Format: an 8-byte little-endian length, a JSON header, the tensors' by
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 
 from engram_core.errors import ArtefactError, IdRangeError, MismatchError
+from engram_core.tables.file_state import FileState
+from engram_core.tables.record_part import RecordPart
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # what the safetensors library accepts
@@ -56,6 +59,7 @@ class SafetensorsFile:
     Attributes:
         name: the file's name.
         entries: what the header says, by tensor name.
+        state: of the file when its header was read.
 
     Raises:
         ArtefactError: the file is missing, or is no safetensors file.
@@ -65,11 +69,11 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
-        header, start, size = self._read_header()
+        header, start, self.state = self._read_header()
         self.entries = {
             key: self._entry(key, value, start) for key, value in header.items() if key != METADATA
         }
-        self._check_spans(start, size)
+        self._check_spans(start, self.state.num_bytes)
 
     def read(self, name: str) -> torch.Tensor:
         """A whole tensor. Raises ArtefactError when the file has become shorter."""
@@ -92,6 +96,13 @@ class SafetensorsFile:
         raw = self._bytes(first + start * row_bytes, first + stop * row_bytes)
         return raw.view(DTYPES[entry.dtype]).view(stop - start, columns)
 
+    def row_part(self, name: str) -> RecordPart:
+        """Where the rows of a matrix lie, one behind the other."""
+        entry = self.entries[name]
+        row_bytes = (entry.stop - entry.start) // max(entry.shape[0], 1)
+        where = (self._path, self.state.num_bytes, entry.start)
+        return RecordPart(*where, row_bytes, 1, row_bytes, self.state)
+
     def _bytes(self, start: int, stop: int) -> torch.Tensor:
         buffer = torch.empty(stop - start, dtype=torch.uint8)
         try:
@@ -104,13 +115,13 @@ class SafetensorsFile:
             raise MismatchError("bytes read", expected=len(buffer), found=found, where=self.name)
         return buffer
 
-    def _read_header(self) -> tuple[dict[str, Any], int, int]:
-        """The header, where tensors begin, and the file's size."""
+    def _read_header(self) -> tuple[dict[str, Any], int, FileState]:
+        """The header, where tensors begin, and the file's state."""
         try:
-            size = self._path.stat().st_size
             with self._path.open("rb") as file:
+                state = FileState.of(os.fstat(file.fileno()))
                 length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-                most = min(size - LENGTH_BYTES, MAX_HEADER_BYTES)
+                most = min(state.num_bytes - LENGTH_BYTES, MAX_HEADER_BYTES)
                 if length > most:
                     raise self._no_safetensors(f"a header of {length} bytes, accepted: {most}")
                 header = json.loads(file.read(length), object_pairs_hook=_without_doubles)
@@ -120,7 +131,7 @@ class SafetensorsFile:
             raise self._no_safetensors(str(error)) from None
         if not isinstance(header, dict):
             raise self._no_safetensors("its header is no object")
-        return header, LENGTH_BYTES + length, size
+        return header, LENGTH_BYTES + length, state
 
     def _entry(self, name: str, value: Any, first: int) -> TensorEntry:
         try:

@@ -13,6 +13,7 @@ import torch
 
 from engram_core.errors import ArtefactError, MismatchError
 from engram_core.tables.json_file import read_json
+from engram_core.tables.record_part import RecordPart
 from engram_core.tables.safetensors_file import SafetensorsFile, TensorEntry
 
 SUFFIX = ".safetensors"
@@ -105,6 +106,10 @@ class TensorSource:
     def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Rows `start` to `stop` (exclusive) of a matrix."""
         return self._files[name].read_rows(name, start, stop)
+
+    def row_part(self, name: str) -> RecordPart:
+        """Where the rows of a matrix lie."""
+        return self._files[name].row_part(name)
 
     def check(self, expected: Mapping[str, TensorSpec]) -> None:
         """Refuse anything but exactly these tensors.

@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from engram_core.errors import ConfigError
 from engram_core.layout import HashLayout
+from engram_core.tables.artefact import table_name
 from engram_core.tables.compressed_file import SUFFIX
 from engram_core.tables.encoding import PACKED, encode, storage_of
 from engram_core.tables.manifest import (
@@ -25,7 +26,7 @@ from engram_core.tables.manifest import (
     Manifest,
     TokenizerRecord,
 )
-from engram_core.tables.native import MODULE_NAME, module_prefix, table_name
+from engram_core.tables.native import MODULE_NAME, module_prefix
 from engram_core.tables.new_folder import new_folder
 from engram_core.tables.packed_file import Progress, sum_of_chunks
 from engram_core.tables.packed_writer import PackedWriter, Sink, file_bytes

@@ -45,15 +45,19 @@ def test_every_part_runs_and_the_tokens_are_right(device, tmp_path, capsys):
     assert main(["--shape", "tiny", "--device", device, "--output", str(report)]) == 0
     printed = capsys.readouterr().out
     assert "ok    eager: 24 of 24 float32 tokens" in printed
-    assert "hot cache: not built yet" in printed
     found = json.loads(report.read_text())
+    cached = ["host, hot cache"] if device != "cpu" else []
     assert [each["decode"] for each in found["equality"]] == (
-        ["eager"] if device == "cpu" else ["eager", "graphs"]
+        ["eager", "graphs", "eager, hot cache", "graphs, hot cache"] if cached else ["eager"]
     )
+    assert not any(each["wrong"] + each["near_ties"] for each in found["equality"])
+    assert ("hot cache: none" in printed) == (not cached)
+    assert ("hot cache of layer" in printed) == bool(found["hot_cache"]) == bool(cached)
+    assert all(0 < each["hit_rate"] < 1 for each in found["hot_cache"])
     assert {each["phase"] for each in found["overlap"]} == {"prefill", "decode"}
     assert all(0 <= each["hidden_fraction"] <= 1 for each in found["overlap"])
     rows = [(each["tables"], each["sequences"]) for each in found["rates"]]
-    assert rows == [(place, n) for place in ("none", "host", "device") for n in (1, 3)]
+    assert rows == [(place, n) for place in ("none", "host", *cached, "device") for n in (1, 3)]
     for each in found["rates"]:
         assert each["eager"] > 0
         assert (each["graphs"] is None) == (device == "cpu")
@@ -69,7 +73,7 @@ def test_every_engine_gets_a_new_model_with_the_same_weights(monkeypatch):
 
     monkeypatch.setattr(gpu_check, "Engine", Noting)
     assert main(["--shape", "tiny", "--device", "simulated", "--budget", "0"]) == 0
-    assert len({id(model) for model in models}) == len(models) == 1 + 2 + 1
+    assert len({id(model) for model in models}) == len(models) == 1 + 2 * 2 + 1
     heads = [model.get_input_embeddings().weight for model in models if model.dtype.itemsize == 4]
     assert all(torch.equal(head, heads[0]) for head in heads)
 

@@ -102,3 +102,50 @@ def test_a_dropped_device_leaves_no_guard_behind():
     gc.collect()
     target.zero_()
     assert target.sum() == 0
+
+
+def computed(latency_s, run=lambda source, target: torch.add(source, 1, out=target)):
+    """A computation behind a copy on one stream: device, stream, target and event."""
+    device = SimulatedDevice(latency_s)
+    stream = device.stream()
+    source, target = (device.empty((4,), torch.float32, stream) for _ in range(2))
+    device.copy_async(torch.ones(4), source, stream)
+    event = device.run_async(lambda: run(source, target), [target], stream)
+    return device, stream, target, event
+
+
+def test_a_computation_comes_behind_the_copies_of_its_stream():
+    device, stream, target, event = computed(0.0005)
+    again = device.run_async(lambda: target.mul_(2), [target], stream)
+    with pytest.raises(DeviceError, match="waited for"):
+        target.sum()
+    again.wait()
+    assert event.query()
+    assert target.tolist() == [4] * 4
+
+
+def test_a_computation_on_what_another_stream_fills_is_detected():
+    device = SimulatedDevice(0.0)
+    near, far = device.stream(), device.stream()
+    source, target = (device.empty((4,), torch.float32, near) for _ in range(2))
+    device.copy_async(torch.ones(4), source, far)
+    event = device.run_async(lambda: torch.add(source, 1, out=target), [target], near)
+    with pytest.raises(DeviceError, match="waited for"):
+        event.wait()
+
+
+def test_computations_write_to_tensors_of_the_device():
+    device = SimulatedDevice()
+    with pytest.raises(DeviceError, match="host tensor"):
+        device.run_async(lambda: None, [torch.zeros(1)], device.stream())
+    ran = []
+    assert device.run_async(lambda: ran.append(1), [], None).query()
+    assert ran == [1]
+
+
+def test_a_device_dropped_with_computations_under_way_leaves_no_guard_behind():
+    device, stream, target, event = computed(NEVER_S)
+    del device, stream, event
+    gc.collect()
+    target.zero_()
+    assert target.sum() == 0

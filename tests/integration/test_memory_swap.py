@@ -107,6 +107,24 @@ def test_every_stream_reads_one_memory(folders, solo):
         assert names == [f'engram_memory_version_info{{version="{swaps[2]["memory"]}"}} 1.0']
 
 
+def test_caches_on_the_device_go_with_their_memory(folders, solo):
+    told = json.dumps({"device_cache": "on"})
+    with live(folders, device="simulated", engram_config=told) as served:
+        backend = served.app.state.runtime.backend
+        info = served.client.get("/info").json()["engram"]
+        assert "device cache on: as told" in info["why_tiers"]
+        assert {each["tier"] for each in info["tiers"].values()} == {"device"}
+        before = backend.swap._version
+        for name, k in (("second", 1), ("first", 0)):
+            assert swap(served, name).status_code == 200
+            assert same(answer(served, 3), solo[k][3])
+        assert before.references == 0
+        assert all(cache.nbytes == 0 for cache in before.tiers.values())
+        now = backend.swap._version
+        assert all(cache.nbytes > 0 for cache in now.tiers.values())
+    assert (now.references, sum(cache.nbytes for cache in now.tiers.values())) == (0, 0)
+
+
 def test_a_prefix_is_not_shared_by_two_memories(folders, solo):
     with live(folders) as served:
         for name, k in (("first", 0), ("second", 1), ("first", 0)):

@@ -1,5 +1,6 @@
 """The accelerator's code path end to end, on the simulated device and over real HTTP."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -61,6 +62,22 @@ def test_prefetch_changes_no_bit_and_the_device_no_token(expected, graphs):
         path = "graphs: " if graphs == "auto" else "eager: "
         assert info["model"]["decode_path"].startswith(path)
         assert info["model"]["fused_layers"] == {"num_fused": 4, "total": 4, "reason": None}
+    assert found["on"] == found["off"]
+    assert token_ids(found["on"]) == expected
+
+
+@pytest.mark.parametrize("graphs", ["auto", "off"])
+def test_a_cache_on_the_device_changes_no_bit(expected, graphs):
+    found = {}
+    for choice in ("on", "off"):
+        # no memory for all rows, so that slots change hands; every second lookup by the worker
+        told = {"device_cache": choice, "device_cache_bytes": 4000, "inline_max_rows": 8}
+        with simulated(engram_config=json.dumps(told), graphs=graphs) as served:
+            found[choice] = answers(served)
+            metrics = served.client.get("/metrics").text
+            read = [line for line in metrics.splitlines() if "rows_read_total{" in line]
+            assert any('tier="device"' in line for line in read) == (choice == "on")
+            served.engine.check_integrity()
     assert found["on"] == found["off"]
     assert token_ids(found["on"]) == expected
 

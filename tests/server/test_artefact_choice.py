@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 from artefacts import BACKBONE, tiny_content
+from in_place import write_checkpoint
 
 from engram_core.tables import write_artefact
 from server import artefact_choice
-from server.artefact_choice import choose_artefact, packaged_folder
+from server.artefact_choice import (
+    choose_artefact,
+    list_artefacts,
+    packaged_folder,
+    shelved_artefact,
+)
 from server.load_errors import LoadError
 
 MINE = "a" * 64
@@ -62,6 +68,17 @@ def test_an_unknown_one_is_named_without_its_path(shelf, choice) -> None:
     with pytest.raises(LoadError, match=r"'(nothing|notes)' does not exist") as caught:
         choose_artefact(choice, shelf, MINE)
     assert "/far" not in str(caught.value)
+
+
+def test_a_checkpoint_is_found_by_name_and_never_by_auto(shelf) -> None:
+    folder = write_checkpoint(shelf / "v41")
+    assert choose_artefact("v41", shelf, MINE) == folder
+    assert choose_artefact(str(folder), None, MINE) == folder
+    assert shelved_artefact("v41", shelf) == folder
+    assert list_artefacts("v41", shelf) == [folder]
+    assert folder not in list_artefacts("auto", shelf)
+    with pytest.raises(LoadError, match="no Engram artefact was made for this model; name one"):
+        choose_artefact("auto", shelf, "b" * 64)
 
 
 def test_packaged_folder_is_there() -> None:

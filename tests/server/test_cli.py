@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from in_place import write_checkpoint
 
 from server import __version__, cli
 from server.config import Settings
@@ -88,6 +89,13 @@ def test_info_says_what_would_be_loaded(capsys):
     assert code == 0
     assert json.loads(out)["model"] == "owner/model"
     assert json.loads(out)["dtype"] == "float32"
+
+
+def test_info_knows_a_checkpoint_that_is_read_in_place(capsys, tmp_path):
+    folder = write_checkpoint(tmp_path / "v41")
+    code, out, _ = run(capsys, "info", "owner/model", "--engram", str(folder))
+    (found,) = json.loads(out)["artefacts"]
+    assert (code, found["artefact"], found["storage"]) == (0, "v41", "in place")
 
 
 def test_failures_are_sentences(capsys):

@@ -15,7 +15,10 @@ from engram_core.config import EngramConfig
 from engram_core.hashing import NgramHasher
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
+from engram_core.store.disk import DiskTier
 from engram_core.tables import open_foreign
+from engram_core.tables.in_place import open_in_place
+from engram_core.tables.manifest import BackboneRecord
 
 NARROW = {"hidden_size": 8, "hc_mult": 1}  # the width of the model does not enter the hash
 
@@ -73,6 +76,31 @@ def test_v41_hashes(name, tmp_path):
             np.testing.assert_array_equal(found, rows, err_msg=case["name"])
             last = max(map(max, rows))
             assert not imported.tables[layer].read_records(last, last + 1).any()
+
+
+def test_v41_in_place(tmp_path):
+    stored = json.loads((V41 / "v41_full_hash.json").read_text())
+    data = {**stored["config"], **NARROW}
+    config = EngramConfig.from_v41(data)
+    layout = HashLayout.build(config, config.compressed_size)
+    write_empty_v41(tmp_path / "v41", data, layout)
+    class_ids = load_file(V41 / "v41_compressed_map.safetensors")["token_map_int32"].numpy()
+    compressor = TokenCompressor(class_ids.astype(np.int64))
+    model = BackboneRecord("narrow", "f" * 64, NARROW["hidden_size"], max(config.layer_ids) + 1)
+    artefact = open_in_place(tmp_path / "v41", model, compressor)
+    assert artefact.content == open_in_place(tmp_path / "v41", model, compressor).content
+    table = artefact.rows(config.layer_ids[-1])
+    payload, scales = table.parts
+    last = table.num_rows - 1
+    with payload.path.open("r+b") as file:
+        for part, byte in ((payload, 0x38), (scales, 128)):  # 1.0, times 2
+            file.seek(int(part.offsets(np.array([last]))[0]))
+            file.write(bytes([byte]) * part.num_bytes)
+    table = open_in_place(tmp_path / "v41", model, compressor).rows(config.layer_ids[-1])
+    rows = torch.empty(2, config.head_dim, dtype=torch.bfloat16)
+    DiskTier(table).gather(np.array([last, 0]), rows)
+    assert (rows[0] == 2).all()
+    assert (rows[1] == 0).all()
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("f32", torch.float32), ("bf16", torch.bfloat16)])

@@ -1,0 +1,116 @@
+"""Arm 0's own way: an Engram layer written as a model's code would write it first.
+
+Hashing, table and module sit in the layer; every branch has its own projections and norms, the
+convolution is torch's. It computes what `EngramModule` computes (engram-spec section 5), so that
+arms differ in time alone. Sources of the form: arXiv 2601.07372 section 2, the public demo.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
+
+from engram_core.hashing import NgramHasher
+from engram_core.module import CONV_NORM_EPS, GATE_FLOOR, EngramModule
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class LayerHash:
+    """Row ids of all layers, order by order and head by head, as every layer computes them anew."""
+
+    def __init__(self, hasher: NgramHasher) -> None:
+        self._classes, self._pad = hasher.class_ids, hasher.pad_class
+        self._layout = hasher.layout
+
+    def __call__(self, token_ids: Int64Array, layer: int) -> Int64Array:
+        """int64 ``[tokens, columns]`` of one layer."""
+        return {each: self._rows(token_ids, each) for each in self._layout.rows}[layer]
+
+    def _rows(self, token_ids: Int64Array, layer: int) -> Int64Array:
+        layout, classes = self._layout, self._classes[token_ids]
+        shifted = [self._shift(classes, back) for back in range(layout.config.max_order)]
+        columns = []
+        for order, primes in zip(layout.config.orders, layout.primes[layer], strict=True):
+            mixed = shifted[0] * layout.multipliers[layer][0]
+            for back in range(1, order):
+                mixed = np.bitwise_xor(mixed, shifted[back] * layout.multipliers[layer][back])
+            columns += [mixed % prime for prime in primes]
+        return np.stack(columns, axis=1) + np.array(layout.offsets[layer], dtype=np.int64)
+
+    def _shift(self, classes: Int64Array, back: int) -> Int64Array:
+        if back == 0:
+            return classes
+        return np.pad(classes, (back, 0), constant_values=self._pad)[: len(classes)]
+
+
+class DemoEngram(nn.Module):
+    """The module with a projection, two norms and a gate per branch, and torch's convolution.
+
+    Args:
+        module: whose weights it takes.
+    """
+
+    def __init__(self, module: EngramModule) -> None:
+        super().__init__()
+        config = self.config = module.config
+        branches, dim = config.num_gates, config.hidden_size
+        state = module.state_dict()
+        weights = state["kv_weight"].split(dim)
+        biases = state["kv_bias"].split(dim)
+        projections = [_linear(w, b) for w, b in zip(weights, biases, strict=True)]
+        self.keys, self.value = nn.ModuleList(projections[:branches]), projections[branches]
+        self.key_norms = nn.ModuleList(_norm(w, config.norm_eps) for w in state["key_norm"])
+        self.query_norms = nn.ModuleList(_norm(w, config.norm_eps) for w in state["query_norm"])
+        self.conv_norms = nn.ModuleList(_norm(w, CONV_NORM_EPS) for w in state["conv_norm"])
+        channels = branches * dim
+        self.conv = nn.Conv1d(
+            channels,
+            channels,
+            config.kernel_size,
+            padding=config.conv_history,
+            dilation=config.dilation,
+            groups=channels,
+            bias=False,
+            dtype=state["conv_weight"].dtype,
+        )
+        self.conv.weight = nn.Parameter(state["conv_weight"][:, None], requires_grad=False)
+
+    def forward(self, hidden: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """``[tokens, G, D]`` and rows ``[tokens, F]`` to ``[tokens, G, D]``."""
+        gates = torch.stack(
+            [self._gate(g, hidden[:, g], embeddings) for g in range(self.config.num_gates)], dim=1
+        )
+        gated = gates * self.value(embeddings)[:, None]
+        updated: torch.Tensor = hidden + gated + self._convolve(gated)
+        return updated
+
+    def _gate(self, branch: int, query: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        key = self.key_norms[branch](self.keys[branch](embeddings))
+        dot = (key * self.query_norms[branch](query)).sum(-1) / math.sqrt(self.config.hidden_size)
+        gate: torch.Tensor = (dot.abs().clamp_min(GATE_FLOOR).sqrt() * dot.sign()).sigmoid()
+        return gate[:, None]
+
+    def _convolve(self, gated: torch.Tensor) -> torch.Tensor:
+        normed = [norm(gated[:, g]) for g, norm in enumerate(self.conv_norms)]
+        channels = torch.cat(normed, dim=-1).T[None]  # [1, G*D, tokens]
+        mixed: torch.Tensor = self.conv(channels)[..., : len(gated)]
+        return F.silu(mixed)[0].T.reshape(gated.shape)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    linear.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    linear.bias = nn.Parameter(bias.contiguous(), requires_grad=False)
+    return linear
+
+
+def _norm(weight: torch.Tensor, eps: float) -> nn.RMSNorm:
+    norm = nn.RMSNorm(weight.numel(), eps=eps, device="meta")
+    norm.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    return norm
