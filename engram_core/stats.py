@@ -35,6 +35,20 @@ class LookupStats:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditStats:
+    """Rows that were looked up again: as compute got them, otherwise, or not to be had."""
+
+    match: int = 0
+    mismatch: int = 0
+    unread: int = 0
+
+    def __add__(self, other: AuditStats) -> AuditStats:
+        return AuditStats(
+            self.match + other.match, self.mismatch + other.mismatch, self.unread + other.unread
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class WaitStats:
     """How long compute really waited at one layer in one step (zeros are recorded too)."""
 

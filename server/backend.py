@@ -198,6 +198,7 @@ def _attach(
         inline_max_rows=memory_config.inline_max_rows,
         staging_bytes=memory_config.staging_bytes,
         dtype=torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32,
+        audit_share=settings.prefetch_audit,
     )
 
 

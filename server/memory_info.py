@@ -44,7 +44,11 @@ def describe_memory(
             for layer, tier in version.tiers.items()
         },
         "why_tiers": version.why_tiers,
-        "prefetch": {"path": prefetcher.path, "why": prefetcher.why_path},
+        "prefetch": {
+            "path": prefetcher.path,
+            "why": prefetcher.why_path,
+            "audit": 0 if prefetcher.audit is None else prefetcher.audit.share,
+        },
     }
 
 

@@ -113,6 +113,12 @@ MEMORY_METRICS = (
         "Row lookups by how they met compute: hidden, partial, late, inline or cancelled.",
         "outcome",
     ),
+    _counter(
+        "prefetch_audit_rows_total",
+        "Rows that --prefetch-audit read again, by whether compute had got the same bits; unread: "
+        "their tier failed.",
+        "result",
+    ),
     _counter("rows_looked_up_total", "Rows asked for.", "layer", "order"),
     _counter("rows_unique_total", "Distinct rows within their lookup.", "layer"),
     _counter("rows_read_total", "Rows delivered, by the tier that had them.", "tier"),

@@ -10,6 +10,7 @@ import platform
 import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # the engine is above this module
 
 FINISH_REASONS = ("length", "eos_token", "stop_sequence")
 OUTCOMES = ("hidden", "partial", "late", "cancelled", "inline")
+AUDIT_RESULTS = ("match", "mismatch", "unread")
 FAILURE_REASONS = (
     "validation",
     "unauthorized",
@@ -83,6 +85,7 @@ class Metrics:
             ("requests_finished_total", FINISH_REASONS),
             ("prefetch_outcomes_total", OUTCOMES),
             ("request_failures_total", FAILURE_REASONS),
+            ("prefetch_audit_rows_total", AUDIT_RESULTS),
         ):
             for value in values:
                 self._child(name, value)
@@ -165,6 +168,9 @@ class Metrics:
             self._observe("prefetch_wait_seconds", wait.wait_s, str(wait.layer), wait.phase)
         for lookup in stats.lookups:
             self._record_lookup(lookup)
+        if stats.audited is not None:
+            for result, rows in asdict(stats.audited).items():
+                self._count("prefetch_audit_rows_total", result, by=rows)
 
     def _record_lookup(self, lookup: LookupStats) -> None:
         layer, tiers = str(lookup.layer), tuple(lookup.rows_by_tier)

@@ -356,6 +356,7 @@ class Engine:
             waits=tuple(stats for each in figures for stats in each.waits),
             prefix_queried_tokens=queried_tokens,
             prefix_hit_tokens=hit_tokens,
+            audited=self._desk.drain_audit(),
         )
         try:
             self._recorder.record_step(stats)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from engram_core.stats import LookupStats, WaitStats
+from engram_core.stats import AuditStats, LookupStats, WaitStats
 
 FinishReason = Literal["length", "eos_token", "stop_sequence"]
 
@@ -180,6 +180,7 @@ class StepStats:
     waits: tuple[WaitStats, ...] = ()
     prefix_queried_tokens: int = 0  # of the sequences that were admitted
     prefix_hit_tokens: int = 0
+    audited: AuditStats | None = None  # rows that were looked up again
 
 
 @dataclass(frozen=True, slots=True)
