@@ -90,11 +90,10 @@ class RowAudit:
         """
         if self._random.random() >= self.share:
             return
-        columns = memory.config.num_columns
         try:
             is_right = _compare(memory, layer, tokens, rows, live)
         except Exception:  # noqa: BLE001 - what cannot be read again costs no request
-            self._counts += AuditStats(unread=tokens.num_tokens * columns)
+            self._count_unread(memory, tokens)
             self._tell_once("unread", layer, "the rows of layer %d could not be audited", layer)
             return
         wrong = np.flatnonzero(~is_right.all(axis=1))
@@ -111,10 +110,18 @@ class RowAudit:
                 layer,
             )
 
+    def skip(self, memory: Memory, tokens: CommittedTokens) -> None:
+        """Count a lookup that is drawn as one that has no rows to compare."""
+        if self._random.random() < self.share:
+            self._count_unread(memory, tokens)
+
     def drain(self) -> AuditStats:
         """Rows compared since the last call."""
         counts, self._counts = self._counts, AuditStats()
         return counts
+
+    def _count_unread(self, memory: Memory, tokens: CommittedTokens) -> None:
+        self._counts += AuditStats(unread=tokens.num_tokens * memory.config.num_columns)
 
     def _tell_once(self, about: str, layer: int, text: str, *values: object) -> None:
         if (about, layer) not in self._told:

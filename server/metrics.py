@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
@@ -166,11 +166,15 @@ class Metrics:
             self._count("preemptions_total", by=stats.preemptions)
         for wait in stats.waits:
             self._observe("prefetch_wait_seconds", wait.wait_s, str(wait.layer), wait.phase)
-        for lookup in stats.lookups:
-            self._record_lookup(lookup)
+        self.record_lookups(stats.lookups)
         if stats.audited is not None:
             for result, rows in asdict(stats.audited).items():
                 self._count("prefetch_audit_rows_total", result, by=rows)
+
+    def record_lookups(self, lookups: Sequence[LookupStats]) -> None:
+        """Lookups met compute, or were given up."""
+        for lookup in lookups:
+            self._record_lookup(lookup)
 
     def _record_lookup(self, lookup: LookupStats) -> None:
         layer, tiers = str(lookup.layer), tuple(lookup.rows_by_tier)

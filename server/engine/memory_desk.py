@@ -19,6 +19,7 @@ from engram_core.prefetch import Prefetcher
 from engram_core.row_audit import CommittedTokens
 from engram_core.stats import AuditStats, LookupStats
 from engram_core.step import AuditRows, EngramStep, RowSpan
+from engram_core.store.fallback import ZERO_NAME
 from engram_core.ticket import Ticket
 from engram_core.version import MemoryVersion
 from server.engine.batch import Batch, Span
@@ -122,7 +123,7 @@ class MemoryDesk:
             spans,
             [span.sequence.request.engram.gate_scale for span in batch.spans],
             states,
-            audit=self._audit_of(batch),
+            audit=self._audit_of(batch, spans),
         )
         return MemoryStep(step, tuple(spans), tuple(states))
 
@@ -131,7 +132,7 @@ class MemoryDesk:
         audit = None if self._prefetcher is None else self._prefetcher.audit
         return None if audit is None else audit.drain()
 
-    def _audit_of(self, batch: Batch) -> AuditRows | None:
+    def _audit_of(self, batch: Batch, spans: Many[RowSpan | None]) -> AuditRows | None:
         """Compares with the sequences' own histories: no ticket has a say in what is right."""
         audit = self._opened().audit
         if audit is None:
@@ -140,7 +141,11 @@ class MemoryDesk:
         def check(index: int, layer: int, rows: Any, live: Any) -> None:
             span = batch.spans[index]
             own = CommittedTokens(span.sequence.id, span.sequence.token_ids, span.start, span.stop)
-            audit.check(batch.version, layer, own, rows, live)
+            rows_of = spans[index]
+            if rows_of is not None and ZERO_NAME in rows_of.ticket.tiers(layer):
+                audit.skip(batch.version, own)  # by policy no rows were given; they are counted
+            else:
+                audit.check(batch.version, layer, own, rows, live)
 
         return check
 

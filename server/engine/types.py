@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -204,6 +204,9 @@ class Recorder(Protocol):
     def record_step(self, stats: StepStats) -> None:
         """Take one engine step's statistics."""
 
+    def record_lookups(self, lookups: Sequence[LookupStats]) -> None:
+        """Take lookups that no step used."""
+
     def record_request(self, stats: RequestStats) -> None:
         """Take the statistics of a request that ended."""
 
@@ -213,6 +216,9 @@ class NullRecorder:
 
     def record_step(self, stats: StepStats) -> None:
         """Drop the step's statistics."""
+
+    def record_lookups(self, lookups: Sequence[LookupStats]) -> None:
+        """Drop the lookups."""
 
     def record_request(self, stats: RequestStats) -> None:
         """Drop the request's statistics."""
