@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,3 +56,61 @@ class WaitStats:
     layer: int
     phase: Phase
     wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HotCacheStats:
+    """What a hot cache did so far, and what it holds now.
+
+    Attributes:
+        hits, misses: occurrences read from slots, and the others.
+        admissions, evictions: rows that entered a slot, and that left one.
+        resident_rows, capacity_rows: rows in slots, and rows that fit.
+        nbytes: memory of the cache alone.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    admissions: int = 0
+    evictions: int = 0
+    resident_rows: int = 0
+    capacity_rows: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowServerStats:
+    """What became of the reads that were meant for one row server.
+
+    Attributes:
+        server: ``"host:port"``.
+        is_open: whether its circuit breaker turns reads away, but for a probe.
+        attempts: reads that were sent, first ones and repeated ones.
+        failures: those that brought no rows. retries: those that repeated a failed one.
+        turned_away: reads that the breaker failed without asking.
+    """
+
+    server: str
+    is_open: bool = False
+    attempts: int = 0
+    failures: int = 0
+    retries: int = 0
+    turned_away: int = 0
+
+    def __add__(self, other: RowServerStats) -> RowServerStats:
+        return RowServerStats(
+            self.server,
+            self.is_open or other.is_open,
+            self.attempts + other.attempts,
+            self.failures + other.failures,
+            self.retries + other.retries,
+            self.turned_away + other.turned_away,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """What the tiers of one memory counted: hot caches by layer, row servers by address."""
+
+    hot_caches: Mapping[int, HotCacheStats] = field(default_factory=dict)
+    row_servers: Mapping[str, RowServerStats] = field(default_factory=dict)

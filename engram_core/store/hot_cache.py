@@ -18,6 +18,7 @@ import torch
 from engram_core import compiled
 from engram_core.errors import ConfigError
 from engram_core.hot_kernels import NO_SLOT
+from engram_core.stats import HotCacheStats
 from engram_core.store.base import RowIds, Tier, TierReport
 from engram_core.store.hot_fetches import HotFetch, HotFetches
 from engram_core.store.hot_list import HotList, read_hot_list, write_hot_list
@@ -139,6 +140,20 @@ class HotCache:
             self._hits += hits
             self._misses += ids.size - hits
         return tally.report(ids.size, hits)
+
+    def stats(self) -> HotCacheStats:
+        """All of these at one moment."""
+        with self._lock:
+            policy = self._policy
+            return HotCacheStats(
+                self._hits,
+                self._misses,
+                policy.num_admissions,
+                policy.num_evictions,
+                policy.num_resident,
+                self.capacity_rows,
+                self.nbytes,
+            )
 
     def hot_rows(self) -> RowIds:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""
