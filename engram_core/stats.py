@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Literal
 
 Phase = Literal["prefill", "decode"]
@@ -76,6 +76,10 @@ class HotCacheStats:
     resident_rows: int = 0
     capacity_rows: int = 0
     nbytes: int = 0
+
+    def __add__(self, other: HotCacheStats) -> HotCacheStats:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return HotCacheStats(*(ours + theirs for ours, theirs in pairs))
 
 
 @dataclass(frozen=True, slots=True)

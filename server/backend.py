@@ -102,6 +102,8 @@ def assemble(
         engram_info=memory.info,
         table_bytes=memory.table_bytes,
         resident_bytes=memory.resident_bytes,
+        why_tiers=memory.why,
+        memory=memory.version,
         load_s=loaded.timings,
         close=close,
         swap=swap,
