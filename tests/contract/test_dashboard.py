@@ -22,7 +22,7 @@ def test_it_asks_for_metrics_that_exist() -> None:
     for spec in ALL_METRICS:
         if spec.kind == "histogram":
             known |= {f"{spec.name}_{part}" for part in ("bucket", "sum", "count")}
-    assert ASKED <= known
+    assert known >= ASKED
 
 
 def test_it_shows_every_tier_metric() -> None:
