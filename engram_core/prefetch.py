@@ -17,6 +17,7 @@ from engram_core.cpu_cores import CpuCores, usable_cores
 from engram_core.device import Device
 from engram_core.errors import ConfigError, StateError
 from engram_core.memory import Int64Array, Memory
+from engram_core.row_audit import RowAudit
 from engram_core.staging import RowLanding
 from engram_core.ticket import Ticket
 from engram_core.worker import LookupWorker
@@ -36,10 +37,12 @@ class Prefetcher:
         staging_bytes: what rows fetched ahead for prompts may occupy together.
         dtype: of the rows that compute reads, bfloat16 or float32.
         cores: usable processor cores; measured when left out.
+        audit_share: of the lookups, which whoever computes looks up again (see `RowAudit`).
 
     Attributes:
         path: ``"async"``, ``"inline"`` or ``"off"``.
         why_path: the same with its reason, for people.
+        audit: what compares them; None for no share.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class Prefetcher:
         staging_bytes: int = DEFAULT_STAGING_BYTES,
         dtype: torch.dtype = torch.float32,
         cores: CpuCores | None = None,
+        audit_share: float = 0.0,
     ) -> None:
         if inline_max_rows < 0 or staging_bytes < 0:
             raise ConfigError(
                 f"inline_max_rows is {inline_max_rows}, staging_bytes is {staging_bytes}; "
                 "accepted: numbers >= 0"
             )
+        self.audit = RowAudit(audit_share) if audit_share != 0 else None
         self._landing = RowLanding(device, dtype)
         self._inline_max_rows = inline_max_rows
         self.path, self.why_path = _choose_path(enabled, cores or usable_cores())

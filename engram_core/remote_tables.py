@@ -1,4 +1,4 @@
-"""The tables of an artefact as row servers have them: sources, shards, breaker and policy, wired.
+"""The tables of an artefact as row servers have them: servers, shards and policy, wired.
 
 Asks every server at start what it serves, so that a wrong one is found before the first request.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 from engram_core.errors import ConfigError, EngramError
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
-from engram_core.store.circuit_breaker import CircuitBreaker
 from engram_core.store.fallback import FailurePolicy, with_policy
 from engram_core.store.flight_source import FlightRowSource
+from engram_core.store.patient_source import PatientRowSource
 from engram_core.store.remote import RemoteTier
 from engram_core.store.row_source import RowSource, check_description, row_table
 from engram_core.store.sharded import ShardedRowSource
@@ -39,15 +39,13 @@ def open_remote(
         MismatchError: a server serves something else. TierError: one cannot be reached.
     """
     token = _read_token(memory.row_token_file)
-    source = ShardedRowSource(
-        [FlightRowSource(each, artefact.content, token=token) for each in memory.row_servers]
-    )
+    servers = [_open_server(each, artefact, memory, token) for each in memory.row_servers]
+    source = ShardedRowSource(servers)
     try:
         _check(source, artefact)
     except EngramError:
         source.close()
         raise
-    breaker = CircuitBreaker()  # one for all layers: they depend on the same servers
     policy = FailurePolicy(memory.on_row_failure)
     tiers = {}
     for layer in artefact.config.layer_ids:
@@ -56,12 +54,23 @@ def open_remote(
             row_table(layer),
             artefact.layout.rows[layer],
             artefact.config.head_dim,
-            timeout_s=memory.row_timeout_s,
-            retries=memory.row_retries,
-            breaker=breaker,
+            timeout_s=max(server.longest_s for server in servers),
+            servers=servers,
         )
         tiers[layer] = with_policy(cached(tier), policy)  # zeros are never cached
     return tiers, source.close
+
+
+def _open_server(
+    address: str, artefact: Artefact, memory: MemoryConfig, token: str | None
+) -> PatientRowSource:
+    """One server, with a breaker that all layers share: they depend on it alike."""
+    return PatientRowSource(
+        FlightRowSource(address, artefact.content, token=token),
+        timeout_s=memory.row_timeout_s,
+        retries=memory.row_retries,
+        label=address,
+    )
 
 
 def _check(source: RowSource, artefact: Artefact) -> None:

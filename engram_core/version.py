@@ -20,7 +20,9 @@ from engram_core.hashing import NgramHasher
 from engram_core.hits import HitRule
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
+from engram_core.stats import MemoryStats
 from engram_core.store.base import Tier
+from engram_core.store.tier_stats import memory_stats
 
 
 class MemoryVersion:
@@ -71,6 +73,15 @@ class MemoryVersion:
     def references(self) -> int:
         """Holders at this moment."""
         return self._references
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether the last reference was given back: nothing of it changes any more."""
+        return self._references == 0
+
+    def stats(self) -> MemoryStats:
+        """What its tiers counted so far."""
+        return memory_stats(self.tiers)
 
     def acquire(self) -> Self:
         """Add a holder.

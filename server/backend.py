@@ -106,6 +106,8 @@ def assemble(
         engram_info=memory.info,
         table_bytes=memory.table_bytes,
         resident_bytes=memory.resident_bytes,
+        why_tiers=memory.why,
+        memory=memory.version,
         load_s=loaded.timings,
         close=close,
         swap=swap,
@@ -204,6 +206,7 @@ def _attach(
         inline_max_rows=memory_config.inline_max_rows,
         staging_bytes=memory_config.staging_bytes,
         dtype=torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32,
+        audit_share=settings.prefetch_audit,
     )
 
 

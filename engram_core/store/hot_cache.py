@@ -16,6 +16,7 @@ import torch
 
 from engram_core import compiled
 from engram_core.hot_kernels import NO_SLOT
+from engram_core.stats import HotCacheStats
 from engram_core.store.base import RowIds, Tier, TierReport
 from engram_core.store.hot_book import (
     HotBook,
@@ -137,6 +138,10 @@ class HotCache:
         hits = self._deliver(ids, words, tally, is_lookup=True)
         self._book.count(hits, ids.size)
         return tally.report(ids.size, hits)
+
+    def stats(self) -> HotCacheStats:
+        """All of these at one moment."""
+        return self._book.stats(self.nbytes)
 
     def hot_rows(self) -> RowIds:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""
