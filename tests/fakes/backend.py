@@ -23,7 +23,9 @@ class FakeMemory:
 
     def stats(self) -> MemoryStats:
         server = RowServerStats("10.0.0.7:9100", True, attempts=9, failures=4, retries=2)
-        return MemoryStats({1: HotCacheStats(8, 2, 3, 1, 2, 5, 512)}, {server.server: server})
+        return MemoryStats(
+            {(1, "hot"): HotCacheStats(8, 2, 3, 1, 2, 5, 512)}, {server.server: server}
+        )
 
 
 class FakeLoader:

@@ -98,9 +98,8 @@ def test_what_the_tiers_counted(served):
     text = served.client.get("/metrics").text
     names = ("hits_total", "misses_total", "admissions_total", "evictions_total")
     sizes = ("resident_rows", "capacity_rows", "bytes")
-    found = [
-        metric_value(text, f"engram_hot_cache_{n}", layer="1", tier="hot") for n in (*names, *sizes)
-    ]
+    cache = {"layer": "1", "tier": "hot"}
+    found = [metric_value(text, f"engram_hot_cache_{n}", **cache) for n in (*names, *sizes)]
     assert found == [8, 2, 3, 1, 2, 5, 512]
     names = ("breaker_open", "attempts_total", "failures_total", "retries_total")
     server = {"server": "10.0.0.7:9100"}
