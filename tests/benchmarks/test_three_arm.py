@@ -13,8 +13,9 @@ from benchmarks.three_arm.__main__ import main
 from benchmarks.three_arm.article import STRETCH, TOKENS, Regime
 from benchmarks.three_arm.backings import MappedTable, packed_tables
 from benchmarks.three_arm.cold import ColdPages
-from benchmarks.three_arm.demo_engram import DemoEngram, LayerHash
+from benchmarks.three_arm.demo_engram import DemoEngram
 from benchmarks.three_arm.experiment import NO_PEER, check_answers
+from benchmarks.three_arm.layer_hash import LayerHash
 from benchmarks.three_arm.measure import Series
 from benchmarks.three_arm.shape import demo_config, write_memory
 from engram_core.config import EngramConfig
