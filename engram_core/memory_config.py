@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import PurePath
 from typing import Any, Literal, Self
 
 from engram_core.config import check, refuse_unknown
+from engram_core.errors import ConfigError
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "tier": ("auto", "dram", "ssd", "remote"),
@@ -34,6 +36,8 @@ class MemoryConfig:
             costs.
         hot_cache_bytes: memory of all layers' hot caches together; None: room for a tenth of the
             rows.
+        hot_list_dir: folder in which the hot caches' rows outlast the server: a list per layer,
+            saved when it stops or serves another memory, loaded at start; None saves nothing.
         verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
             checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
         row_servers: ``"host:port"`` of the row servers that have every head together.
@@ -49,6 +53,7 @@ class MemoryConfig:
     tier: Literal["auto", "dram", "ssd", "remote"] = "auto"
     hot_cache: Literal["auto", "on", "off"] = "auto"
     hot_cache_bytes: int | None = None
+    hot_list_dir: str | None = None
     verify: Literal["full", "header"] = "full"
     row_servers: tuple[str, ...] = ()
     row_timeout_s: float = 1.0
@@ -62,6 +67,7 @@ class MemoryConfig:
             check(value in choices, name, value, ", ".join(choices))
         if self.hot_cache_bytes is not None:
             _check_count("hot_cache_bytes", self.hot_cache_bytes)
+        self._check_hot_list_dir()
         self._check_row_servers()
         for name in ("inline_max_rows", "staging_bytes", "row_retries"):
             _check_count(name, getattr(self, name))
@@ -75,6 +81,16 @@ class MemoryConfig:
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
         return cls(**values)
+
+    def _check_hot_list_dir(self) -> None:
+        folder = self.hot_list_dir
+        is_name = folder is None or (isinstance(folder, str) and folder != "")
+        check(is_name, "hot_list_dir", folder, "a folder's path")
+        if folder is not None and self.hot_cache == "off":
+            raise ConfigError(
+                f"hot_list_dir is {PurePath(folder).name!r} beside hot_cache 'off', which has no "
+                "rows to list; accepted: no folder, or another hot_cache"
+            )
 
     def _check_row_servers(self) -> None:
         servers = self.row_servers

@@ -23,6 +23,7 @@ from server.engine.limits import EngineLimits
 from server.engine.tuning import Tuning
 from server.engine.types import Recorder
 from server.heap import give_back_freed_memory
+from server.hot_lists import prepare_hot_lists
 from server.loader import Loaded, load
 from server.memory_info import memory_facts
 from server.memory_swap import MemorySwap, SwapPlace
@@ -41,6 +42,7 @@ def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> 
     device = make_device(settings.device)
     memory_config = MemoryConfig.from_dict(settings.engram_config or {})
     refuse_reuse_without_rows(settings, memory_config)
+    prepare_hot_lists(memory_config)
     loaded = load(settings, progress, memory_config)
     backend = assemble(settings, loaded, device, memory_config, recorder)
     give_back_freed_memory()
