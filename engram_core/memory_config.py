@@ -27,13 +27,14 @@ class MemoryConfig:
 
     Attributes:
         inline_max_rows: a decode step with at most so many rows per layer is looked up in the
-            layer: handing it to the worker would cost more (0 hands everything over).
+            layer: handing it to the worker would cost more (0 hands everything over); ``"auto"``
+            measures at start what both cost.
         staging_bytes: what rows fetched ahead for waiting prompts may occupy together.
         tier: where the rows lie: ``"dram"``, ``"ssd"`` (a packed table stays in its file),
             ``"remote"`` (with row servers) or ``"auto"`` (dram where it fits, else ssd).
         hot_cache: ``"on"`` keeps the hottest rows in memory in front of the tier, ``"off"`` does
-            not, ``"auto"`` does in front of an SSD and of row servers: before rows in DRAM it only
-            costs.
+            not, ``"auto"`` does in front of an SSD and of row servers where its hits cost less than
+            their rows, as measured at start: before rows in DRAM it only costs.
         hot_cache_bytes: memory of all layers' hot caches together; None: room for a tenth of the
             rows.
         hot_list_dir: folder in which the hot caches' rows outlast the server: a list per layer,
@@ -48,7 +49,7 @@ class MemoryConfig:
             them as if those rows had never been written, and counts the rows (tier ``zero``).
     """
 
-    inline_max_rows: int = 4096
+    inline_max_rows: int | Literal["auto"] = "auto"
     staging_bytes: int = 256 * 2**20
     tier: Literal["auto", "dram", "ssd", "remote"] = "auto"
     hot_cache: Literal["auto", "on", "off"] = "auto"
@@ -69,8 +70,10 @@ class MemoryConfig:
             _check_count("hot_cache_bytes", self.hot_cache_bytes)
         self._check_hot_list_dir()
         self._check_row_servers()
-        for name in ("inline_max_rows", "staging_bytes", "row_retries"):
+        for name in ("staging_bytes", "row_retries"):
             _check_count(name, getattr(self, name))
+        if self.inline_max_rows != "auto":
+            _check_count("inline_max_rows", self.inline_max_rows, "auto, or ")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -105,6 +108,6 @@ class MemoryConfig:
         check(file is None or isinstance(file, str), "row_token_file", file, "a file's path")
 
 
-def _check_count(name: str, value: object) -> None:
+def _check_count(name: str, value: object, other: str = "") -> None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-    check(is_count, name, value, "a whole number >= 0")
+    check(is_count, name, value, f"{other}a whole number >= 0")

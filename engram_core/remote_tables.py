@@ -1,4 +1,4 @@
-"""The tables of an artefact as row servers have them: sources, shards, breaker and policy, wired.
+"""The tables of an artefact as row servers have them: sources, shards and breaker, wired.
 
 Asks every server at start what it serves, so that a wrong one is found before the first request.
 """
@@ -12,7 +12,6 @@ from engram_core.errors import ConfigError, EngramError
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
 from engram_core.store.circuit_breaker import CircuitBreaker
-from engram_core.store.fallback import FailurePolicy, with_policy
 from engram_core.store.flight_source import FlightRowSource
 from engram_core.store.remote import RemoteTier
 from engram_core.store.row_source import RowSource, check_description, row_table
@@ -21,18 +20,15 @@ from engram_core.tables import Artefact
 
 _START_TIMEOUT_S = 10.0  # to answer what it serves; a row server may be starting too
 
-Wrap = Callable[[Tier], Tier]
-
 
 def open_remote(
-    artefact: Artefact, memory: MemoryConfig, cached: Wrap
+    artefact: Artefact, memory: MemoryConfig
 ) -> tuple[Mapping[int, Tier], Callable[[], None]]:
     """A tier for every layer, and what closes the connections.
 
     Args:
         artefact: what the servers have to serve; its own tables are not read.
         memory: who they are and how patient to be.
-        cached: puts a cache in front of a tier, or not.
 
     Raises:
         ConfigError: an address or the token's file is wrong, or pyarrow is missing.
@@ -48,10 +44,9 @@ def open_remote(
         source.close()
         raise
     breaker = CircuitBreaker()  # one for all layers: they depend on the same servers
-    policy = FailurePolicy(memory.on_row_failure)
     tiers = {}
     for layer in artefact.config.layer_ids:
-        tier = RemoteTier(
+        tiers[layer] = RemoteTier(
             source,
             row_table(layer),
             artefact.layout.rows[layer],
@@ -60,7 +55,6 @@ def open_remote(
             retries=memory.row_retries,
             breaker=breaker,
         )
-        tiers[layer] = with_policy(cached(tier), policy)  # zeros are never cached
     return tiers, source.close
 
 

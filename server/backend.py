@@ -13,6 +13,7 @@ import torch
 from engram_core.backbone import text_config
 from engram_core.device import Device, make_device
 from engram_core.errors import ConfigError, UnsupportedModelError
+from engram_core.inline_limit import DEFAULT_INLINE_MAX_ROWS
 from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
@@ -194,10 +195,11 @@ def _attach(
     for module in version.modules.values():
         module.to(device.torch_device, model.dtype)
     attach(model, version)
+    told = memory_config.inline_max_rows
     return Prefetcher(
         device,
         enabled=settings.prefetch == "on",
-        inline_max_rows=memory_config.inline_max_rows,
+        inline_max_rows=DEFAULT_INLINE_MAX_ROWS if told == "auto" else told,
         staging_bytes=memory_config.staging_bytes,
         dtype=torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32,
     )

@@ -44,8 +44,15 @@ def describe_memory(
             for layer, tier in version.tiers.items()
         },
         "why_tiers": version.why_tiers,
-        "prefetch": {"path": prefetcher.path, "why": prefetcher.why_path},
+        "prefetch": {"path": prefetcher.path, "why": _why_path(version, prefetcher)},
     }
+
+
+def _why_path(version: MemoryVersion, prefetcher: Prefetcher) -> str:
+    """The prefetcher's reason, and the memory's for its decode steps where that has a choice."""
+    if version.inline_limit is None or prefetcher.path != "async":
+        return prefetcher.why_path
+    return f"{prefetcher.why_path}; {version.inline_limit.why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ MEMORIES = (
     MemoryConfig(tier="dram"),
     MemoryConfig(tier="ssd", hot_cache="off"),
     MemoryConfig(),
-    MemoryConfig(tier="ssd"),
+    MemoryConfig(tier="ssd", hot_cache="on"),
     MemoryConfig(tier="dram", hot_cache="on", hot_cache_bytes=20_000),
 )
 NAMES = ("host", "ssd", "host", "hot", "hot")
