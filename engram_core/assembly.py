@@ -110,7 +110,7 @@ def _limit_inline(
     memory: MemoryConfig, placement: Placement, tiers: Mapping[int, Tier], cores: CpuCores
 ) -> InlineLimit:
     """How large a decode step may be for its layer to look it up."""
-    blocking = next((tier.name for tier in tiers.values() if tier.is_blocking), None)
+    blocking = placement.tier if any(tier.is_blocking for tier in tiers.values()) else None
     told, cost = memory.inline_max_rows, placement.cost
     is_open = told == "auto" and blocking is None and cost is not None and cores.count >= 2
     row_s = None if cost is None else cost.hit_s if placement.hot_cache else cost.first_s
