@@ -60,7 +60,7 @@ def choose_inline_limit(
     least, most = INLINE_RANGE
     rows = int(min(handoff_s / won_s, 2**62)) if won_s else most
     limit = min(max(rows, least), most)
-    bound = "" if rows == limit else f" (kept within {least} to {most})"
+    bound = "" if rows == limit else f", kept within {least} to {most}"
     why = f"handing over takes {in_us(handoff_s)}, a row {in_us(row_s)}, {cores}{bound}"
     return InlineLimit(limit, f"{_steps(limit)}: {why}")
 

@@ -43,4 +43,5 @@ def in_us(seconds: float) -> str:
 
 
 def _per_second(seconds: float) -> str:
-    return f"{1 / seconds:,.0f}" if seconds > 0 else "countless"
+    """Rows in a second with three digits that matter."""
+    return f"{float(f'{1 / seconds:.3g}'):,.0f}" if seconds > 0 else "countless"
