@@ -1,4 +1,4 @@
-"""The tables of an artefact as row servers have them: servers, shards and policy, wired.
+"""The tables of an artefact as row servers have them: servers and shards, wired.
 
 Asks every server at start what it serves, so that a wrong one is found before the first request.
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 from engram_core.errors import ConfigError, EngramError
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
-from engram_core.store.fallback import FailurePolicy, with_policy
 from engram_core.store.flight_source import FlightRowSource
 from engram_core.store.patient_source import PatientRowSource
 from engram_core.store.remote import RemoteTier
@@ -21,18 +20,15 @@ from engram_core.tables import Artefact
 
 _START_TIMEOUT_S = 10.0  # to answer what it serves; a row server may be starting too
 
-Wrap = Callable[[Tier], Tier]
-
 
 def open_remote(
-    artefact: Artefact, memory: MemoryConfig, cached: Wrap
+    artefact: Artefact, memory: MemoryConfig
 ) -> tuple[Mapping[int, Tier], Callable[[], None]]:
     """A tier for every layer, and what closes the connections.
 
     Args:
         artefact: what the servers have to serve; its own tables are not read.
         memory: who they are and how patient to be.
-        cached: puts a cache in front of a tier, or not.
 
     Raises:
         ConfigError: an address or the token's file is wrong, or pyarrow is missing.
@@ -46,10 +42,9 @@ def open_remote(
     except EngramError:
         source.close()
         raise
-    policy = FailurePolicy(memory.on_row_failure)
     tiers = {}
     for layer in artefact.config.layer_ids:
-        tier = RemoteTier(
+        tiers[layer] = RemoteTier(
             source,
             row_table(layer),
             artefact.layout.rows[layer],
@@ -57,7 +52,6 @@ def open_remote(
             timeout_s=max(server.longest_s for server in servers),
             servers=servers,
         )
-        tiers[layer] = with_policy(cached(tier), policy)  # zeros are never cached
     return tiers, source.close
 
 

@@ -72,10 +72,17 @@ def describe_memory(
         "why_tiers": version.why_tiers,
         "prefetch": {
             "path": prefetcher.path,
-            "why": prefetcher.why_path,
+            "why": _why_path(version, prefetcher),
             "audit": 0 if prefetcher.audit is None else prefetcher.audit.share,
         },
     }
+
+
+def _why_path(version: MemoryVersion, prefetcher: Prefetcher) -> str:
+    """The prefetcher's reason, and the memory's for its decode steps where that has a choice."""
+    if version.inline_limit is None or prefetcher.path != "async":
+        return prefetcher.why_path
+    return f"{prefetcher.why_path}; {version.inline_limit.why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Arm 0's own way: an Engram layer written as a model's code would write it first.
 
-Every branch has its own projections and norms, the convolution is torch's. It computes what `EngramModule` computes (engram-spec section 5), so that
-arms differ in time alone. Sources of the form: arXiv 2601.07372 section 2, the public demo.
+Every branch has its own projections and norms, the convolution is torch's. It computes what
+`EngramModule` computes (engram-spec section 5), so that arms differ in time alone. Sources of the
+form: arXiv 2601.07372 section 2, the public demo.
 """
 
 from __future__ import annotations
