@@ -30,6 +30,11 @@ class PromptSource:
         """Prompts of this length. Raises ValueError when the text is shorter than one of them."""
         return [self._next(num_tokens) for _ in range(num_prompts)]
 
+    @property
+    def laps(self) -> int:
+        """Finished passes over the text; 0 as long as no part of a prompt was in an earlier one."""
+        return self._lap
+
     def text(self, prompt: list[int]) -> str:
         """A prompt as text; encoding it gives the prompt again."""
         return str(self._tokenizer.decode(prompt))
