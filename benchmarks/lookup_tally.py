@@ -1,4 +1,4 @@
-"""Counts what an engine's lookups did, by phase: rows by tier, bytes, outcomes and exposed waits."""
+"""Counts what an engine's lookups did, by phase: rows by tier, outcomes and exposed waits."""
 
 from __future__ import annotations
 

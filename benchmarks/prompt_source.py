@@ -8,9 +8,16 @@ nothing, on either side.
 from __future__ import annotations
 
 import pydoc_data.topics
-from typing import Any
+from typing import Any, Protocol
 
 NEXT_LAP = 3  # tokens by which the windows of a further pass over the text begin later
+
+
+class Prompts(Protocol):
+    """Where a comparison takes its prompts from."""
+
+    def take(self, num_prompts: int, num_tokens: int) -> list[list[int]]:
+        """The next prompts, each of this length."""
 
 
 class PromptSource:

@@ -39,7 +39,8 @@ class SyntheticRows:
     of column 1: finite values stay finite, and no two rows are equal before 2**14 passes.
 
     Args:
-        num_rows: of the table. seed: of the block.
+        num_rows: of the table.
+        seed: of the block.
     """
 
     row_dim = HEAD_DIM

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.bounded_pages import BoundedPages
 from benchmarks.json_process import JsonProcess
 from benchmarks.phase_tally import PhaseTally
+from benchmarks.repetition import repeated_share
 from benchmarks.run_times import RunTimes
 
 
@@ -24,10 +25,12 @@ class MemoryRun:
     Attributes:
         lookups: by phase.
         disk_bytes: what the process had the system fetch from a disk meanwhile.
+        repeated: how much of the answers had been in the same answer before (`repeated_share`).
     """
 
     lookups: Mapping[str, PhaseTally]
     disk_bytes: int
+    repeated: float
 
 
 class MemoryContender:
@@ -59,8 +62,10 @@ class MemoryContender:
         if self.pages is not None:
             self.pages.after_run()
         lookups = {phase: PhaseTally(**each) for phase, each in answer["lookups"].items()}
-        self.runs.append(MemoryRun(lookups, answer["disk_bytes"]))
-        return RunTimes(**answer["times"])
+        times = RunTimes(**answer["times"])
+        repeated = repeated_share(times.token_ids)
+        self.runs.append(MemoryRun(lookups, answer["disk_bytes"], repeated))
+        return times
 
 
 @contextmanager
@@ -70,7 +75,8 @@ def open_memory_engine(
     """The engine that a server with these settings would run.
 
     Args:
-        name: the contender's. bits: number format of its weights, as tables name it.
+        name: the contender's.
+        bits: number format of its weights, as tables name it.
         settings: values of `server.config.Settings`, JSON-ready.
         threads: that compute.
 
