@@ -96,7 +96,8 @@ def measure(args: argparse.Namespace, shelf: ArtefactShelf) -> Outcome:
         for contender in contenders:
             contender.pages = pages
         longest = max(shapes(args), key=lambda shape: (shape.num_seqs, shape.new_tokens))
-        warmed = warm_up(contenders[0], longest, prompts, args.warm_up)
+        num_rounds = args.warm_up if args.question == SSD else 0  # only a cache gets warm
+        warmed = warm_up(contenders[0], longest, prompts, num_rounds)
         results: list[Measured] = []
         for shape in shapes(args):
             start_s, repeats = time.monotonic(), args.question == SSD
