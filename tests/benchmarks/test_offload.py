@@ -38,6 +38,10 @@ def rows(run: dict, phase: str, tier: str | None = None) -> float:
     return sum(by_tier.values()) if tier is None else by_tier.get(tier, 0)
 
 
+def hot_share(runs: list[dict]) -> float:
+    return sum(rows(run, "decode", "hot") for run in runs) / sum(rows(r, "decode") for r in runs)
+
+
 def test_the_counters_prove_where_rows_came_from(measured, capsys) -> None:
     report = measured("--question", "ssd", "--sequences", "1", "2")
     assert [r["workload"]["name"] for r in report["results"]] == ["decode-2"] * 2 + ["decode-1"] * 2
@@ -48,16 +52,17 @@ def test_the_counters_prove_where_rows_came_from(measured, capsys) -> None:
             assert rows(run, "decode") == num_seqs * 15 * expected
             assert rows(run, "decode", "hot") + rows(run, "decode", "ssd") == rows(run, "decode")
         for run in result["runs"]["rows in dram"]:
-            assert rows(run, "decode", "dram") == num_seqs * 15 * expected
+            assert rows(run, "decode", "host") == num_seqs * 15 * expected
         if result["prompts"] == "new":
             all_runs = [run for runs in result["runs"].values() for run in runs]
             assert all(rows(run, "prefill") == num_seqs * 24 * expected for run in all_runs)
             assert any(rows(run, "prefill", "ssd") for run in result["runs"]["rows on ssd"])
         # the same rows, bit for bit
         assert [entry["same_answers"] for entry in result["entries"]] == [1.0, 1.0]
-    # all rows of a conversation that comes back are in the hot cache
-    again = report["results"][1]["runs"]["rows on ssd"]
-    assert all(rows(run, "decode", "ssd") == 0 for run in again)
+    # a conversation that comes back finds more of its rows in the hot cache
+    new, again = (hot_share(result["runs"]["rows on ssd"]) for result in report["results"][:2])
+    assert again > new
+    assert list(measured.shelf.iterdir()) == []  # nothing said that the artefact shall be kept
     out = capsys.readouterr().out
     assert "rows on ssd: ssd: as told" in out
     assert "rows in dram: dram: as told" in out
@@ -66,11 +71,12 @@ def test_the_counters_prove_where_rows_came_from(measured, capsys) -> None:
     assert "new prompts: no text was in two prompts" in out
 
 
+@pytest.mark.slow
 def test_sizes_are_compared_in_memory_and_artefacts_are_reused(measured, capsys) -> None:
     report = measured("--question", "size", "--sequences", "2", "--keep")
     assert [r["workload"]["name"] for r in report["results"]] == ["prefill-2", "decode-2"]
     tables = [report["contenders"][name]["tiers"]["1"] for name in ("large table", "small table")]
-    assert [each["tier"] for each in tables] == ["dram", "dram"]
+    assert [each["tier"] for each in tables] == ["host", "host"]
     assert tables[0]["bytes"] == pytest.approx(10 * tables[1]["bytes"], rel=0.1)
     assert not report["warm_up"]
     written = sorted(measured.shelf.iterdir())
@@ -78,11 +84,6 @@ def test_sizes_are_compared_in_memory_and_artefacts_are_reused(measured, capsys)
     measured("--question", "size", "--sequences", "1")
     assert "written" not in capsys.readouterr().err
     assert sorted(measured.shelf.iterdir()) == written
-
-
-def test_what_was_written_is_removed_unless_it_shall_be_kept(measured) -> None:
-    measured("--question", "size", "--sequences", "1")
-    assert list(measured.shelf.iterdir()) == []
 
 
 def test_the_first_side_is_the_one_whose_cost_is_asked_for() -> None:
