@@ -35,8 +35,14 @@ class Measured:
         runs = self.runs[contender]
         return PhaseTally.sum_of(r.lookups[phase] for r in runs if phase in r.lookups)
 
+    def transferred_bytes(self, contender: str) -> int:
+        """What a contender's tiers read across the border of a disk, by their own count."""
+        return self.tally(contender, "prefill").transferred_bytes + (
+            self.tally(contender, "decode").transferred_bytes
+        )
+
     def disk_bytes(self, contender: str) -> int:
-        """What a contender fetched from disks in all rounds together."""
+        """What the system fetched from disks for a contender: whole pages that it had not."""
         return sum(run.disk_bytes for run in self.runs[contender])
 
     def to_dict(self) -> dict[str, Any]:

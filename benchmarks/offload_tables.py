@@ -46,11 +46,11 @@ def disk_reads(results: Sequence[Measured]) -> str:
     """A line per shape: what came from a disk, and how much the answers repeated themselves."""
     lines = []
     for result in results:
-        reads = ", ".join(f"{name} {result.disk_bytes(name) / MB:.1f} MB" for name in result.runs)
+        reads = ", ".join(_bytes_read(result, name) for name in result.runs)
         shape = f"{result.comparison.workload.name}, {result.prompts} prompts"
         repeated = [run.repeated for runs in result.runs.values() for run in runs]
         lines.append(
-            f"{shape}: from disks {reads}; of the answers' token pairs "
+            f"{shape}: {reads}; of the answers' token pairs "
             f"{sum(repeated) / len(repeated):.0%} had been in the same answer before"
         )
     return "\n".join(lines)
@@ -64,6 +64,11 @@ def warm_up_lines(runs: Sequence[MemoryRun]) -> str:
         listed = " ".join(f"{share:.0%}" for share in shares)
         lines.append(f"hot cache hits while it warmed up, {phase}: {listed}")
     return "\n".join(lines)
+
+
+def _bytes_read(result: Measured, name: str) -> str:
+    records, pages = result.transferred_bytes(name), result.disk_bytes(name)
+    return f"{name} {records / MB:.1f} MB of records, {pages / MB:.1f} MB from a disk"
 
 
 def _loss(entry: Entry) -> list[str]:
