@@ -12,7 +12,7 @@ from benchmarks.report import table
 
 HOT = "hot"
 PHASES = ("prefill", "decode")
-RATES = ["shape", "prompts", "contender", "tok/s", "loss", "95 % interval", "same"]
+RATES = ["shape", "prompts", "contender", "tok/s", "first's loss", "95 % interval", "same"]
 COUNTERS = [
     "shape", "prompts", "contender", "phase", "rows by tier", "hot cache hits", "lookups",
     "exposed wait, ms/step", "tiers' time, us/row",
