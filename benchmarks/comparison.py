@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from benchmarks.bootstrap import RatioInterval, ratio_interval
 from benchmarks.contender import Contender
-from benchmarks.prompt_source import PromptSource
+from benchmarks.prompt_source import Prompts
 from benchmarks.run_times import RunTimes
 from benchmarks.workload import Workload
 
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def compare(
-    contenders: Sequence[Contender], workload: Workload, prompts: PromptSource, num_rounds: int
+    contenders: Sequence[Contender], workload: Workload, prompts: Prompts, num_rounds: int
 ) -> Comparison:
     """Run every contender `num_rounds` times, after one round that is not counted.
 

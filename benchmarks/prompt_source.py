@@ -8,9 +8,16 @@ nothing, on either side.
 from __future__ import annotations
 
 import pydoc_data.topics
-from typing import Any
+from typing import Any, Protocol
 
 NEXT_LAP = 3  # tokens by which the windows of a further pass over the text begin later
+
+
+class Prompts(Protocol):
+    """Where a comparison takes its prompts from."""
+
+    def take(self, num_prompts: int, num_tokens: int) -> list[list[int]]:
+        """The next prompts, each of this length."""
 
 
 class PromptSource:
@@ -29,6 +36,11 @@ class PromptSource:
     def take(self, num_prompts: int, num_tokens: int) -> list[list[int]]:
         """Prompts of this length. Raises ValueError when the text is shorter than one of them."""
         return [self._next(num_tokens) for _ in range(num_prompts)]
+
+    @property
+    def laps(self) -> int:
+        """Finished passes over the text; 0 as long as no part of a prompt was in an earlier one."""
+        return self._lap
 
     def text(self, prompt: list[int]) -> str:
         """A prompt as text; encoding it gives the prompt again."""

@@ -16,28 +16,29 @@ from benchmarks.contender import UnavailableError
 
 def main() -> None:
     """Serve the contender named by the first argument until stdin ends."""
-    answers = _keep_stdout()
+    answers = keep_stdout()
     key, around = sys.argv[1], Surroundings.from_json(sys.argv[2])
     torch.set_num_threads(around.threads)
     try:
         with local_contenders(around)[key]() as contender:
             facts = {name: getattr(contender, name) for name in ("name", "bits", "has_memory")}
-            _say(answers, facts)
+            say(answers, facts)
             for line in sys.stdin:
                 job = json.loads(line)
-                _say(answers, asdict(contender.run(job["prompts"], job["new_tokens"])))
+                say(answers, asdict(contender.run(job["prompts"], job["new_tokens"])))
     except UnavailableError as error:
-        _say(answers, {"unavailable": str(error)})
+        say(answers, {"unavailable": str(error)})
 
 
-def _keep_stdout() -> TextIO:
+def keep_stdout() -> TextIO:
     """The real stdout, for answers alone; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
 
 
-def _say(answers: TextIO, answer: dict[str, Any]) -> None:
+def say(answers: TextIO, answer: dict[str, Any]) -> None:
+    """Write an answer, a line of JSON."""
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
 

@@ -10,15 +10,20 @@ from dataclasses import replace
 
 from engram_core import compiled
 from engram_core.compression import TokenCompressor
-from engram_core.errors import ConfigError, MismatchError
+from engram_core.cpu_cores import CpuCores, usable_cores
+from engram_core.errors import ConfigError, EngramError, MismatchError
 from engram_core.hashing import NgramHasher
 from engram_core.host_memory import free_host_memory
+from engram_core.inline_limit import InlineLimit, choose_inline_limit
 from engram_core.memory_config import MemoryConfig
 from engram_core.module import EngramModule
-from engram_core.placement import Placement, place_remotely, place_tables
+from engram_core.placement import Placement, place_remotely, place_tables, with_cost
 from engram_core.remote_tables import open_remote
+from engram_core.row_cost import RowCost
+from engram_core.start_probe import measure_handoff, measure_rows
 from engram_core.store.base import Tier
 from engram_core.store.disk import DiskTier
+from engram_core.store.fallback import FailurePolicy, with_policy
 from engram_core.store.host import HostTier
 from engram_core.store.hot_cache import HotCache
 from engram_core.store.in_place import InPlaceMemory
@@ -63,7 +68,13 @@ def open_version(
     config = memory or MemoryConfig()
     placement = place(artefact, config)
     modules = {layer: make_module(artefact, layer) for layer in layers}
-    tiers, close = _open_tiers(artefact, placement, config, progress)
+    bare, close = _open_tiers(artefact, placement, config, progress)
+    try:
+        placement = with_cost(placement, config, _measure(bare))
+        tiers = {layer: _stack(bare[layer], artefact, placement, config) for layer in layers}
+    except EngramError:
+        close()
+        raise
 
     def finish() -> None:
         close()
@@ -77,6 +88,7 @@ def open_version(
         modules,
         content=artefact.content,
         why_tiers=placement.why,
+        inline_limit=_limit_inline(config, placement, tiers, usable_cores()),
         on_last_release=finish,
     )
 
@@ -84,12 +96,29 @@ def open_version(
 def _open_tiers(
     artefact: Artefact, placement: Placement, memory: MemoryConfig, progress: Progress
 ) -> tuple[Mapping[int, Tier], Callable[[], None]]:
-    """The tier of every layer, and what to call when nobody reads them any more."""
+    """The bare tier of every layer, and what to call when nobody reads them any more."""
     if placement.tier == "remote":
-        return open_remote(artefact, memory, lambda t: _cached(t, artefact, placement, memory))
+        return open_remote(artefact, memory)
     layers = artefact.config.layer_ids
     tiers = {layer: open_tier(artefact, layer, placement, memory, progress) for layer in layers}
     return tiers, lambda: None
+
+
+def _measure(tiers: Mapping[int, Tier]) -> RowCost | None:
+    """What a row costs: of the largest table, which caches hold the least of."""
+    return measure_rows(max(tiers.values(), key=lambda tier: tier.num_rows))
+
+
+def _limit_inline(
+    memory: MemoryConfig, placement: Placement, tiers: Mapping[int, Tier], cores: CpuCores
+) -> InlineLimit:
+    """How large a decode step may be for its layer to look it up."""
+    blocking = placement.tier if any(tier.is_blocking for tier in tiers.values()) else None
+    told, cost = memory.inline_max_rows, placement.cost
+    is_open = told == "auto" and blocking is None and cost is not None and cores.count >= 2
+    row_s = None if cost is None else cost.hit_s if placement.hot_cache else cost.first_s
+    handoff_s = measure_handoff() if is_open else None
+    return choose_inline_limit(told, cores, handoff_s, row_s, blocking)
 
 
 def packed_bytes(artefact: Artefact) -> int:
@@ -116,15 +145,15 @@ def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
     table_bytes = packed_bytes(artefact)
     if table_bytes:
         placement = place_tables(table_bytes, memory, free_host_memory())
-        why = f"{placement.why}; read in place: {NO_CHECKSUMS}"
-        return replace(placement, why=why) if storage == IN_PLACE else placement
+        why = f"{placement.why_tier}; read in place: {NO_CHECKSUMS}"
+        return replace(placement, why_tier=why) if storage == IN_PLACE else placement
     for name, value in (("tier", memory.tier), ("hot_cache", memory.hot_cache)):
         if value in ("ssd", "on"):
             raise ConfigError(
                 f"{name} is {value!r} for a {storage} artefact, whose rows are always in memory; "
                 "accepted: auto, or a packed artefact (engram-server table convert)"
             )
-    return Placement("dram", f"dram: a {storage} artefact is always read into memory")
+    return Placement("dram", f"a {storage} artefact is always read into memory")
 
 
 def open_tier(
@@ -134,7 +163,7 @@ def open_tier(
     memory: MemoryConfig,
     progress: Progress = lambda _bytes: None,
 ) -> Tier:
-    """The tier of a layer's table where `placement` says, its bytes verified, cached if so said.
+    """The tier of a layer's table where `placement` says, its bytes verified.
 
     Raises:
         MismatchError: bytes are not what the manifest says. TierError: they changed meanwhile.
@@ -146,7 +175,15 @@ def open_tier(
         tier = _open_in_place(rows, placement, progress)
     else:
         tier = _open_packed(rows, artefact.table_record(layer), placement, memory, progress)
-    return _cached(tier, artefact, placement, memory)
+    return tier
+
+
+def _stack(tier: Tier, artefact: Artefact, placement: Placement, memory: MemoryConfig) -> Tier:
+    """The tier with what stands in front of it."""
+    cached = _cached(tier, artefact, placement, memory)
+    if placement.tier != "remote":
+        return cached
+    return with_policy(cached, FailurePolicy(memory.on_row_failure))  # zeros are never cached
 
 
 def _cached(tier: Tier, artefact: Artefact, placement: Placement, memory: MemoryConfig) -> Tier:

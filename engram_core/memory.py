@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from engram_core.config import EngramConfig
 from engram_core.hits import HitRule
+from engram_core.inline_limit import InlineLimit
 from engram_core.store.base import Tier
 
 Int64Array = npt.NDArray[np.int64]
@@ -42,6 +43,10 @@ class Memory(Protocol):
     @property
     def hit_rule(self) -> HitRule | None:
         """Which tokens can contribute; None when all can."""
+
+    @property
+    def inline_limit(self) -> InlineLimit | None:
+        """How large a decode step may be for its layer to look it up; None: as for any memory."""
 
     @property
     def hasher(self) -> Hasher:

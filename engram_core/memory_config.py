@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import PurePath
 from typing import Any, Literal, Self
 
 from engram_core.config import check, refuse_unknown
+from engram_core.errors import ConfigError
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "tier": ("auto", "dram", "ssd", "remote"),
@@ -26,19 +28,22 @@ class MemoryConfig:
 
     Attributes:
         inline_max_rows: a decode step with at most so many rows per layer is looked up in the
-            layer: handing it to the worker would cost more (0 hands everything over).
+            layer: handing it to the worker would cost more (0 hands everything over); ``"auto"``
+            measures at start what both cost.
         staging_bytes: what rows fetched ahead for waiting prompts may occupy together.
         tier: where the rows lie: ``"dram"``, ``"ssd"`` (a packed table stays in its file),
             ``"remote"`` (with row servers) or ``"auto"`` (dram where it fits, else ssd).
         hot_cache: ``"on"`` keeps the hottest rows in memory in front of the tier, ``"off"`` does
-            not, ``"auto"`` does in front of an SSD and of row servers: before rows in DRAM it only
-            costs.
+            not, ``"auto"`` does in front of an SSD and of row servers where its hits cost less than
+            their rows, as measured at start: before rows in DRAM it only costs.
         hot_cache_bytes: memory of all layers' hot caches together; None: room for a tenth of the
             rows.
         device_cache: ``"on"`` keeps the hottest rows in an accelerator's own memory, ``"off"`` does
             not, ``"auto"`` does where a measurement at start finds it faster; never on a CPU.
         device_cache_bytes: device memory of all layers' caches together; None: room for a tenth of
             the rows.
+        hot_list_dir: folder in which the hot caches' rows outlast the server: a list per layer,
+            saved when it stops or serves another memory, loaded at start; None saves nothing.
         verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
             checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
         row_servers: ``"host:port"`` of the row servers that have every head together.
@@ -49,13 +54,14 @@ class MemoryConfig:
             them as if those rows had never been written, and counts the rows (tier ``zero``).
     """
 
-    inline_max_rows: int = 4096
+    inline_max_rows: int | Literal["auto"] = "auto"
     staging_bytes: int = 256 * 2**20
     tier: Literal["auto", "dram", "ssd", "remote"] = "auto"
     hot_cache: Literal["auto", "on", "off"] = "auto"
     hot_cache_bytes: int | None = None
     device_cache: Literal["auto", "on", "off"] = "auto"
     device_cache_bytes: int | None = None
+    hot_list_dir: str | None = None
     verify: Literal["full", "header"] = "full"
     row_servers: tuple[str, ...] = ()
     row_timeout_s: float = 1.0
@@ -70,9 +76,12 @@ class MemoryConfig:
         for name in ("hot_cache_bytes", "device_cache_bytes"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
+        self._check_hot_list_dir()
         self._check_row_servers()
-        for name in ("inline_max_rows", "staging_bytes", "row_retries"):
+        for name in ("staging_bytes", "row_retries"):
             _check_count(name, getattr(self, name))
+        if self.inline_max_rows != "auto":
+            _check_count("inline_max_rows", self.inline_max_rows, "auto, or ")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -83,6 +92,16 @@ class MemoryConfig:
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
         return cls(**values)
+
+    def _check_hot_list_dir(self) -> None:
+        folder = self.hot_list_dir
+        is_name = folder is None or (isinstance(folder, str) and folder != "")
+        check(is_name, "hot_list_dir", folder, "a folder's path")
+        if folder is not None and self.hot_cache == "off":
+            raise ConfigError(
+                f"hot_list_dir is {PurePath(folder).name!r} beside hot_cache 'off', which has no "
+                "rows to list; accepted: no folder, or another hot_cache"
+            )
 
     def _check_row_servers(self) -> None:
         servers = self.row_servers
@@ -97,6 +116,6 @@ class MemoryConfig:
         check(file is None or isinstance(file, str), "row_token_file", file, "a file's path")
 
 
-def _check_count(name: str, value: object) -> None:
+def _check_count(name: str, value: object, other: str = "") -> None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-    check(is_count, name, value, "a whole number >= 0")
+    check(is_count, name, value, f"{other}a whole number >= 0")

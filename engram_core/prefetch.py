@@ -16,13 +16,14 @@ import torch
 from engram_core.cpu_cores import CpuCores, usable_cores
 from engram_core.device import Device
 from engram_core.errors import ConfigError, StateError
+from engram_core.inline_limit import DEFAULT_INLINE_MAX_ROWS
 from engram_core.memory import Int64Array, Memory
+from engram_core.row_audit import RowAudit
 from engram_core.staging import RowLanding
 from engram_core.ticket import Ticket
 from engram_core.worker import LookupWorker
 
 DEFAULT_STAGING_BYTES = 256 * 2**20
-DEFAULT_INLINE_MAX_ROWS = 4096  # handing rows to a thread costs 11 to 80 us
 
 
 class Prefetcher:
@@ -32,14 +33,17 @@ class Prefetcher:
         device: where compute reads the rows.
         enabled: False starts nothing ahead: every layer looks its rows up itself.
         inline_max_rows: a decode step with at most so many rows per layer is looked up by its
-            layer, unless one of its tiers waits for I/O.
+            layer, unless one of its tiers waits for I/O; of memories that have no limit of their
+            own.
         staging_bytes: what rows fetched ahead for prompts may occupy together.
         dtype: of the rows that compute reads, bfloat16 or float32.
         cores: usable processor cores; measured when left out.
+        audit_share: of the lookups, which whoever computes looks up again (see `RowAudit`).
 
     Attributes:
         path: ``"async"``, ``"inline"`` or ``"off"``.
         why_path: the same with its reason, for people.
+        audit: what compares them; None for no share.
     """
 
     def __init__(
@@ -51,12 +55,14 @@ class Prefetcher:
         staging_bytes: int = DEFAULT_STAGING_BYTES,
         dtype: torch.dtype = torch.float32,
         cores: CpuCores | None = None,
+        audit_share: float = 0.0,
     ) -> None:
         if inline_max_rows < 0 or staging_bytes < 0:
             raise ConfigError(
                 f"inline_max_rows is {inline_max_rows}, staging_bytes is {staging_bytes}; "
                 "accepted: numbers >= 0"
             )
+        self.audit = RowAudit(audit_share) if audit_share != 0 else None
         self._landing = RowLanding(device, dtype)
         self._inline_max_rows = inline_max_rows
         self.path, self.why_path = _choose_path(enabled, cores or usable_cores())
@@ -138,8 +144,10 @@ class Prefetcher:
     def _should_hand_off(self, version: Memory, num_tokens: int) -> bool:
         if self._worker is None:
             return False
+        limit = version.inline_limit
+        most = self._inline_max_rows if limit is None else limit.max_rows
         rows = num_tokens * version.config.num_columns
-        return rows > self._inline_max_rows or any(t.is_blocking for t in version.tiers.values())
+        return rows > most or any(t.is_blocking for t in version.tiers.values())
 
     def _open_ticket(self, ticket: Ticket) -> Ticket:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The tables of an artefact as row servers have them: sources, shards, breaker and policy, wired.
+"""The tables of an artefact as row servers have them: servers and shards, wired.
 
 Asks every server at start what it serves, so that a wrong one is found before the first request.
 """
@@ -11,9 +11,8 @@ from pathlib import Path
 from engram_core.errors import ConfigError, EngramError
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
-from engram_core.store.circuit_breaker import CircuitBreaker
-from engram_core.store.fallback import FailurePolicy, with_policy
 from engram_core.store.flight_source import FlightRowSource
+from engram_core.store.patient_source import PatientRowSource
 from engram_core.store.remote import RemoteTier
 from engram_core.store.row_source import RowSource, check_description, row_table
 from engram_core.store.sharded import ShardedRowSource
@@ -21,47 +20,51 @@ from engram_core.tables import Artefact
 
 _START_TIMEOUT_S = 10.0  # to answer what it serves; a row server may be starting too
 
-Wrap = Callable[[Tier], Tier]
-
 
 def open_remote(
-    artefact: Artefact, memory: MemoryConfig, cached: Wrap
+    artefact: Artefact, memory: MemoryConfig
 ) -> tuple[Mapping[int, Tier], Callable[[], None]]:
     """A tier for every layer, and what closes the connections.
 
     Args:
         artefact: what the servers have to serve; its own tables are not read.
         memory: who they are and how patient to be.
-        cached: puts a cache in front of a tier, or not.
 
     Raises:
         ConfigError: an address or the token's file is wrong, or pyarrow is missing.
         MismatchError: a server serves something else. TierError: one cannot be reached.
     """
     token = _read_token(memory.row_token_file)
-    source = ShardedRowSource(
-        [FlightRowSource(each, artefact.content, token=token) for each in memory.row_servers]
-    )
+    servers = [_open_server(each, artefact, memory, token) for each in memory.row_servers]
+    source = ShardedRowSource(servers)
     try:
         _check(source, artefact)
     except EngramError:
         source.close()
         raise
-    breaker = CircuitBreaker()  # one for all layers: they depend on the same servers
-    policy = FailurePolicy(memory.on_row_failure)
     tiers = {}
     for layer in artefact.config.layer_ids:
-        tier = RemoteTier(
+        tiers[layer] = RemoteTier(
             source,
             row_table(layer),
             artefact.layout.rows[layer],
             artefact.config.head_dim,
-            timeout_s=memory.row_timeout_s,
-            retries=memory.row_retries,
-            breaker=breaker,
+            timeout_s=max(server.longest_s for server in servers),
+            servers=servers,
         )
-        tiers[layer] = with_policy(cached(tier), policy)  # zeros are never cached
     return tiers, source.close
+
+
+def _open_server(
+    address: str, artefact: Artefact, memory: MemoryConfig, token: str | None
+) -> PatientRowSource:
+    """One server, with a breaker that all layers share: they depend on it alike."""
+    return PatientRowSource(
+        FlightRowSource(address, artefact.content, token=token),
+        timeout_s=memory.row_timeout_s,
+        retries=memory.row_retries,
+        label=address,
+    )
 
 
 def _check(source: RowSource, artefact: Artefact) -> None:

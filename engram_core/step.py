@@ -6,7 +6,7 @@ without memory, calls the layer's module and keeps what was measured. Knows no s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,10 @@ from engram_core.module import EngramOutput
 from engram_core.stats import Phase, WaitStats
 from engram_core.ticket import Taken, Ticket
 from engram_core.version import MemoryVersion
+
+# Sees what compute gets: the index of a sequence, the layer, its rows [tokens, F] (None: none) and
+# which of them are used [tokens] (None: all).
+AuditRows = Callable[[int, int, torch.Tensor | None, npt.NDArray[np.bool_] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class EngramStep:
         isolate_failures: a ticket that fails silences its own sequences, which then appear in
             `failures`, instead of failing the whole forward. The caller must discard what the
             forward computed for them.
+        audit: called for every sequence that reads the memory when compute takes a layer's rows.
 
     Attributes:
         version, spans, gate_scales: as given; a failed ticket's spans become None.
@@ -71,6 +76,7 @@ class EngramStep:
         conv_states: Sequence[Mapping[int, ConvState | None] | None] | None = None,
         *,
         isolate_failures: bool = False,
+        audit: AuditRows | None = None,
     ) -> None:
         count = len(lengths)
         self.version = version
@@ -79,6 +85,7 @@ class EngramStep:
         self.gate_scales = [1.0] * count if gate_scales is None else list(gate_scales)
         self._conv_states = [None] * count if conv_states is None else list(conv_states)
         self._isolate_failures = isolate_failures
+        self._audit = audit
         self._check()
         self._runs = _merge(self._lengths, self.spans)
         self.num_tokens = sum(self._lengths)
@@ -112,7 +119,9 @@ class EngramStep:
         Raises:
             TierError: a ticket failed (unless failures are isolated).
         """
-        return self._pack(self._take(layer), layer)
+        packed = self._pack(self._take(layer), layer)
+        self._show(layer, packed)
+        return packed
 
     def _pack(self, taken: Mapping[Ticket, Taken], layer: int) -> torch.Tensor:
         whole = self._whole()
@@ -186,7 +195,21 @@ class EngramStep:
         self._note_silent(layer)
         return True
 
+    def _show(
+        self, layer: int, rows: torch.Tensor | None, live: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Tell the audit what compute gets: packed ``[tokens, F]`` and ``[tokens]``."""
+        if self._audit is None:
+            return
+        stop = 0
+        for index, (length, span) in enumerate(zip(self._lengths, self.spans, strict=True)):
+            part = slice(stop, stop := stop + length)
+            if span is not None:
+                own_rows = None if rows is None else rows[part]
+                self._audit(index, layer, own_rows, None if live is None else live[part])
+
     def _note_silent(self, layer: int) -> None:
+        self._show(layer, None)
         self.silent_layers.add(layer)
         num_gates, device = self.version.config.num_gates, self.version.modules[layer].device
         self.gates[layer] = _zero_gates(self.num_tokens, num_gates, device)
@@ -205,13 +228,17 @@ class EngramStep:
             taken = self._take(layer)
         live = self._live(taken)
         if live is None and any(span is not None for span in self.spans):
-            return self._apply_whole(layer, hidden, self._pack(taken, layer))
+            embeddings = self._pack(taken, layer)
+            self._show(layer, embeddings)
+            return self._apply_whole(layer, hidden, embeddings)
         if live is None or live.number == 0:
             self._note_silent(layer)
             return hidden
         embeddings = self._pack(taken, layer)
         if live.number == self.num_tokens:
+            self._show(layer, embeddings)
             return self._apply_to_hits(layer, hidden, embeddings, None)
+        self._show(layer, embeddings, live.mask)
         return self._apply_to_few(layer, hidden, embeddings, live.mask)
 
     def _live(self, taken: Mapping[Ticket, Taken]) -> Hits | None:

@@ -18,9 +18,12 @@ from engram_core.config import EngramConfig
 from engram_core.errors import ConfigError, StateError
 from engram_core.hashing import NgramHasher
 from engram_core.hits import HitRule
+from engram_core.inline_limit import InlineLimit
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
+from engram_core.stats import MemoryStats
 from engram_core.store.base import Tier
+from engram_core.store.tier_stats import memory_stats
 
 
 class MemoryVersion:
@@ -32,6 +35,8 @@ class MemoryVersion:
         tiers: the table of each Engram layer.
         modules: the gated module of each Engram layer.
         content: a digest of table and module bytes (an artefact's checksum), part of the id.
+        inline_limit: how large a decode step may be for its layer to look it up; None leaves it to
+            the prefetcher.
         why_tiers: where the tables lie and why, for people.
         on_last_release: called once, on the thread that gives the last reference back.
 
@@ -48,6 +53,7 @@ class MemoryVersion:
         modules: Mapping[int, EngramModule],
         *,
         content: str,
+        inline_limit: InlineLimit | None = None,
         why_tiers: str = "dram: made in memory",
         on_last_release: Callable[[], None] | None = None,
     ) -> None:
@@ -62,6 +68,7 @@ class MemoryVersion:
         self.modules: Mapping[int, EngramModule] = MappingProxyType(dict(modules))
         self._content = content
         self.id = _content_id(self.layout, compressor_fingerprint, content)
+        self.inline_limit = inline_limit
         self.why_tiers = why_tiers
         self._on_last_release = on_last_release
         self._references = 1
@@ -71,6 +78,15 @@ class MemoryVersion:
     def references(self) -> int:
         """Holders at this moment."""
         return self._references
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether the last reference was given back: nothing of it changes any more."""
+        return self._references == 0
+
+    def stats(self) -> MemoryStats:
+        """What its tiers counted so far."""
+        return memory_stats(self.tiers)
 
     def acquire(self) -> Self:
         """Add a holder.

@@ -14,6 +14,7 @@ from engram_core.backbone import text_config
 from engram_core.device import Device, make_device
 from engram_core.device_placement import cache_on_device
 from engram_core.errors import ConfigError, UnsupportedModelError
+from engram_core.inline_limit import DEFAULT_INLINE_MAX_ROWS
 from engram_core.memory_config import MemoryConfig
 from engram_core.prefetch import Prefetcher
 from engram_core.splice import attach
@@ -24,6 +25,7 @@ from server.engine.limits import EngineLimits
 from server.engine.tuning import Tuning
 from server.engine.types import Recorder
 from server.heap import give_back_freed_memory
+from server.hot_lists import prepare_hot_lists
 from server.loader import Loaded, load
 from server.memory_info import memory_facts
 from server.memory_swap import MemorySwap, SwapPlace
@@ -42,6 +44,7 @@ def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> 
     device = make_device(settings.device)
     memory_config = MemoryConfig.from_dict(settings.engram_config or {})
     refuse_reuse_without_rows(settings, memory_config)
+    prepare_hot_lists(memory_config)
     loaded = load(settings, progress, memory_config)
     backend = assemble(settings, loaded, device, memory_config, recorder)
     give_back_freed_memory()
@@ -106,6 +109,8 @@ def assemble(
         engram_info=memory.info,
         table_bytes=memory.table_bytes,
         resident_bytes=memory.resident_bytes,
+        why_tiers=memory.why,
+        memory=memory.version,
         load_s=loaded.timings,
         close=close,
         swap=swap,
@@ -198,12 +203,14 @@ def _attach(
     for module in version.modules.values():
         module.to(device.torch_device, model.dtype)
     attach(model, version)
+    told = memory_config.inline_max_rows
     return Prefetcher(
         device,
         enabled=settings.prefetch == "on",
-        inline_max_rows=memory_config.inline_max_rows,
+        inline_max_rows=DEFAULT_INLINE_MAX_ROWS if told == "auto" else told,
         staging_bytes=memory_config.staging_bytes,
         dtype=torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32,
+        audit_share=settings.prefetch_audit,
     )
 
 

@@ -134,6 +134,13 @@ class Settings(BaseSettings):
     prefetch: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
         default="on", description="Look rows up beside compute (on) or when a layer asks (off)."
     )
+    prefetch_audit: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="Share of the lookups that is read again from the tokens themselves and "
+        "compared when compute takes the rows; see engram_prefetch_audit_rows_total.",
+    )
 
     # the engine's limits
     max_model_len: int | None = Field(

@@ -105,6 +105,8 @@ def add_settings(parser: argparse.ArgumentParser, names: set[str] | None = None)
 def _metavar(name: str, field: FieldInfo) -> str:
     if choices(field):
         return "|".join(choices(field))
+    if name == "prefetch_audit":
+        return "SHARE"
     kinds = _kinds(field)
     for kind, word in ((Path, "PATH"), (float, "SECONDS"), (SecretStr, "KEY")):
         if kind in kinds:

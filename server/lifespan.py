@@ -105,6 +105,6 @@ async def stop(runtime: Runtime) -> None:
     runtime.stopped = True
     backend.engine.drain()
     await asyncio.to_thread(backend.engine.stop, 0.0)
-    backend.close()
+    await asyncio.to_thread(backend.close)  # it may write files
     if runtime.tokenizer is not None:
         runtime.tokenizer.close()

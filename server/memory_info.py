@@ -8,6 +8,7 @@ from typing import Any
 
 from engram_core.layout import HashLayout
 from engram_core.prefetch import Prefetcher
+from engram_core.store.tier_stats import bytes_by_tier
 from engram_core.tables import Artefact, ImportedMemory
 from engram_core.tables.in_place import IN_PLACE, tables_of
 from engram_core.version import MemoryVersion
@@ -61,12 +62,27 @@ def describe_memory(
         **describe_artefact(artefact),
         "version": version.id,
         "tiers": {
-            str(layer): {"tier": tier.name, "bytes": tier.nbytes}
+            str(layer): {
+                "tier": tier.name,
+                "bytes": tier.nbytes,
+                "bytes_by_tier": bytes_by_tier(tier),
+            }
             for layer, tier in version.tiers.items()
         },
         "why_tiers": version.why_tiers,
-        "prefetch": {"path": prefetcher.path, "why": prefetcher.why_path},
+        "prefetch": {
+            "path": prefetcher.path,
+            "why": _why_path(version, prefetcher),
+            "audit": 0 if prefetcher.audit is None else prefetcher.audit.share,
+        },
     }
+
+
+def _why_path(version: MemoryVersion, prefetcher: Prefetcher) -> str:
+    """The prefetcher's reason, and the memory's for its decode steps where that has a choice."""
+    if version.inline_limit is None or prefetcher.path != "async":
+        return prefetcher.why_path
+    return f"{prefetcher.why_path}; {version.inline_limit.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +91,17 @@ class MemoryFacts:
 
     Attributes:
         id: of the version. info: JSON-ready, for /info.
-        table_bytes: of each layer's table. resident_bytes: the same by tier.
+        table_bytes: of each layer's table.
+        resident_bytes: what each layer's tiers occupy, the outermost first.
+        why: where the tables lie and why. version: for what its tiers count.
     """
 
     id: str
     info: Mapping[str, Any]
     table_bytes: Mapping[int, int]
     resident_bytes: Mapping[int, Mapping[str, int]]
+    why: str = ""
+    version: MemoryVersion | None = None
 
 
 def memory_facts(
@@ -90,14 +110,12 @@ def memory_facts(
     """All of them; of no memory the id ``none``."""
     if version is None:
         return MemoryFacts("none", {}, {}, {})
+    resident = {layer: bytes_by_tier(tier) for layer, tier in version.tiers.items()}
     return MemoryFacts(
         version.id,
         describe_memory(artefact, version, prefetcher),
-        {layer: tier.nbytes for layer, tier in version.tiers.items()},
-        resident_bytes(version),
+        {layer: list(occupied.values())[-1] for layer, occupied in resident.items()},
+        resident,
+        version.why_tiers,
+        version,
     )
-
-
-def resident_bytes(version: MemoryVersion) -> dict[int, dict[str, int]]:
-    """Bytes of each layer's table by tier."""
-    return {layer: {tier.name: tier.nbytes} for layer, tier in version.tiers.items()}

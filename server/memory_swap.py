@@ -22,6 +22,7 @@ from engram_core.tables import Artefact
 from engram_core.version import MemoryVersion
 from server.artefact_choice import shelved_artefact
 from server.engine.engine import Engine
+from server.hot_lists import load_hot_lists, save_hot_lists
 from server.loader import open_memory
 from server.memory_info import MemoryFacts, memory_facts
 
@@ -83,7 +84,8 @@ class MemorySwap:
             self._lock.release()
 
     def close(self) -> None:
-        """Give back the memory that is served last."""
+        """Give back the memory that is served last; its hot rows are listed for the next start."""
+        save_hot_lists(self._version, self._place.config)
         self._version.release()
 
     def _load(self, name: str) -> tuple[Artefact, MemoryVersion]:
@@ -93,6 +95,7 @@ class MemorySwap:
         artefact, version = open_memory(folder, backbone, place.tokenizer, place.config)
         for module in version.modules.values():
             module.to(place.model.device, place.model.dtype)
+        load_hot_lists(version, place.config)
         try:
             return artefact, cache_on_device(version, place.device, place.config)
         except Exception:
@@ -111,4 +114,5 @@ class MemorySwap:
         before_id = before.id
         before.when_freed(lambda: forget(before_id))
         self._artefact, self._version = artefact, version
+        save_hot_lists(before, self._place.config)
         before.release()

@@ -113,11 +113,62 @@ MEMORY_METRICS = (
         "Row lookups by how they met compute: hidden, partial, late, inline or cancelled.",
         "outcome",
     ),
+    _counter(
+        "prefetch_audit_rows_total",
+        "Rows that --prefetch-audit read again, by whether compute had got the same bits; unread: "
+        "their tier failed.",
+        "result",
+    ),
     _counter("rows_looked_up_total", "Rows asked for.", "layer", "order"),
     _counter("rows_unique_total", "Distinct rows within their lookup.", "layer"),
     _counter("rows_read_total", "Rows delivered, by the tier that had them.", "tier"),
     _gauge("table_bytes", "Size of a layer's table.", "layer"),
-    _gauge("table_resident_bytes", "Bytes of a layer's table that a tier holds.", "layer", "tier"),
+    _gauge(
+        "table_resident_bytes",
+        "Bytes that a layer's tiers occupy, each for itself: the hot cache and what is behind it.",
+        "layer",
+        "tier",
+    ),
+    _gauge(
+        "memory_tier_info",
+        "1, with the tier that has a layer's rows and why it was chosen.",
+        "layer",
+        "tier",
+        "why",
+    ),
+)
+
+# read from all memories that are held, and kept as sums of those that were freed
+HOT_CACHE_METRICS = (
+    _counter(
+        "hot_cache_hits_total", "Row occurrences read from a cache of hot rows.", "layer", "tier"
+    ),
+    _counter(
+        "hot_cache_misses_total",
+        "Row occurrences that were fetched, or waited for, from the tier behind it.",
+        "layer",
+        "tier",
+    ),
+    _counter("hot_cache_admissions_total", "Rows that entered the hot cache.", "layer", "tier"),
+    _counter("hot_cache_evictions_total", "Rows that left it.", "layer", "tier"),
+    _gauge("hot_cache_resident_rows", "Rows in the hot cache.", "layer", "tier"),
+    _gauge("hot_cache_capacity_rows", "Rows that fit into it.", "layer", "tier"),
+    _gauge("hot_cache_bytes", "Memory of the hot cache alone.", "layer", "tier"),
+)
+ROW_SERVER_METRICS = (
+    _gauge(
+        "row_server_breaker_open",
+        "1 while the circuit breaker turns reads of a row server away, but for a probe; 0 closed.",
+        "server",
+    ),
+    _counter("row_server_attempts_total", "Reads sent to a row server, repeats counted.", "server"),
+    _counter("row_server_failures_total", "Attempts that brought no rows.", "server"),
+    _counter("row_server_retries_total", "Attempts that repeated a failed one.", "server"),
+    _counter(
+        "row_server_turned_away_total",
+        "Reads that the open circuit breaker failed without asking.",
+        "server",
+    ),
 )
 
 # registered with its first value: on a CPU nothing is ever transferred
@@ -148,11 +199,15 @@ STATUS_METRICS = frozenset(  # read from the engine at every scrape
     }
 )
 
+SCRAPED_METRICS = STATUS_METRICS | {spec.name for spec in HOT_CACHE_METRICS + ROW_SERVER_METRICS}
+
 ALL_METRICS = (
     *HTTP_METRICS,
     *REQUEST_METRICS,
     *ENGINE_METRICS,
     *MEMORY_METRICS,
+    *HOT_CACHE_METRICS,
+    *ROW_SERVER_METRICS,
     TRANSFER_METRIC,
     *SERVER_METRICS,
 )

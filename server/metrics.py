@@ -9,17 +9,22 @@ from __future__ import annotations
 import platform
 import threading
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from server.memory_totals import MemorySource, MemoryTotals
 from server.metric_table import (
     ALL_METRICS,
+    HOT_CACHE_METRICS,
     PREFIX,
+    ROW_SERVER_METRICS,
+    SCRAPED_METRICS,
     STATUS_METRICS,
     TRANSFER_METRIC,
     MetricSpec,
@@ -31,6 +36,7 @@ if TYPE_CHECKING:  # the engine is above this module
 
 FINISH_REASONS = ("length", "eos_token", "stop_sequence")
 OUTCOMES = ("hidden", "partial", "late", "cancelled", "inline")
+AUDIT_RESULTS = ("match", "mismatch", "unread")
 FAILURE_REASONS = (
     "validation",
     "unauthorized",
@@ -50,6 +56,12 @@ FAILURE_REASONS = (
     "internal",
 )
 
+# what each of HOT_CACHE_METRICS and of ROW_SERVER_METRICS shows
+HOT_CACHE_FIELDS = (
+    "hits", "misses", "admissions", "evictions", "resident_rows", "capacity_rows", "nbytes",
+)  # fmt: skip
+ROW_SERVER_FIELDS = ("is_open", "attempts", "failures", "retries", "turned_away")
+
 StatusSource = Callable[[], "EngineStatus | None"]
 AnyMetric = Counter | Gauge | Histogram
 
@@ -62,10 +74,12 @@ class Metrics:
         self._families: dict[str, AnyMetric] = {}
         self._memories: Tally[str] = Tally()  # loaded copies by id
         self._memories_lock = threading.Lock()
+        self._totals = MemoryTotals()
         self._children: dict[tuple[str, ...], AnyMetric] = {}
         for spec in ALL_METRICS:
-            if spec.name not in STATUS_METRICS and spec is not TRANSFER_METRIC:
+            if spec.name not in SCRAPED_METRICS and spec is not TRANSFER_METRIC:
                 self._register(spec)
+        self._registry.register(_MemoryCollector(self._totals))
         ProcessCollector(registry=self._registry)
         self._start_at_zero()
 
@@ -83,6 +97,7 @@ class Metrics:
             ("requests_finished_total", FINISH_REASONS),
             ("prefetch_outcomes_total", OUTCOMES),
             ("request_failures_total", FAILURE_REASONS),
+            ("prefetch_audit_rows_total", AUDIT_RESULTS),
         ):
             for value in values:
                 self._child(name, value)
@@ -163,7 +178,14 @@ class Metrics:
             self._count("preemptions_total", by=stats.preemptions)
         for wait in stats.waits:
             self._observe("prefetch_wait_seconds", wait.wait_s, str(wait.layer), wait.phase)
-        for lookup in stats.lookups:
+        self.record_lookups(stats.lookups)
+        if stats.audited is not None:
+            for result, rows in asdict(stats.audited).items():
+                self._count("prefetch_audit_rows_total", result, by=rows)
+
+    def record_lookups(self, lookups: Sequence[LookupStats]) -> None:
+        """Lookups met compute, or were given up."""
+        for lookup in lookups:
             self._record_lookup(lookup)
 
     def _record_lookup(self, lookup: LookupStats) -> None:
@@ -203,14 +225,17 @@ class Metrics:
         self._drop("model_info")  # its labels name one memory at a time
         self._set("model_info", 1, model, device, dtype, memory)
 
-    def meet_memory(self, memory: str) -> None:
+    def meet_memory(self, memory: str, source: MemorySource | None = None) -> None:
         """A memory version is served from now on; another copy of it may still be read."""
+        if source is not None:
+            self._totals.add(source)
         with self._memories_lock:
             self._memories[memory] += 1
             self._set("memory_version_info", self._memories[memory], memory)
 
     def forget_memory(self, memory: str) -> None:
         """A memory version was freed."""
+        self._totals.retire()
         with self._memories_lock:
             self._memories[memory] -= 1
             if self._memories[memory]:
@@ -223,11 +248,18 @@ class Metrics:
         for phase, duration_s in phases_s.items():
             self._set("model_load_duration_seconds", duration_s, phase)
 
-    def describe_table(self, layer: int, num_bytes: int, resident_bytes: Mapping[str, int]) -> None:
-        """Size of a layer's table, and how much of it each tier holds."""
-        self._set("table_bytes", num_bytes, str(layer))
+    def describe_table(
+        self, layer: int, num_bytes: int, resident_bytes: Mapping[str, int], why: str
+    ) -> None:
+        """Size of a layer's table, what its tiers occupy, outermost first, and why they do."""
+        name = str(layer)
+        self._set("table_bytes", num_bytes, name)
+        for family in ("table_resident_bytes", "memory_tier_info"):
+            self._drop(family, name)  # another memory may lie elsewhere
         for tier, resident in resident_bytes.items():
-            self._set("table_resident_bytes", resident, str(layer), tier)
+            self._set("table_resident_bytes", resident, name, tier)
+        if resident_bytes:
+            self._set("memory_tier_info", 1, name, list(resident_bytes)[-1], why)
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The metrics as text, in the format that an Accept header asks for, and its type."""
@@ -261,6 +293,35 @@ class _StatusCollector(Collector):
             "open_prefetch_tickets": status.open_tickets,
             "prefix_cache_blocks": status.kv_blocks_kept,
         }
+
+
+class _MemoryCollector(Collector):
+    """What the tiers of the memories counted, read when somebody scrapes."""
+
+    def __init__(self, totals: MemoryTotals) -> None:
+        self._totals = totals
+
+    def describe(self) -> Iterable[Metric]:
+        return [_family(spec) for spec in (*HOT_CACHE_METRICS, *ROW_SERVER_METRICS)]
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._totals.stats()
+        caches = {(str(layer), name): each for (layer, name), each in stats.hot_caches.items()}
+        servers = {(address,): each for address, each in stats.row_servers.items()}
+        for specs, fields, found in (
+            (HOT_CACHE_METRICS, HOT_CACHE_FIELDS, caches),
+            (ROW_SERVER_METRICS, ROW_SERVER_FIELDS, servers),
+        ):
+            for spec, field in zip(specs, fields, strict=True):
+                family = _family(spec)
+                for labels, each in sorted(found.items()):
+                    family.add_metric(labels, float(getattr(each, field)))
+                yield family
+
+
+def _family(spec: MetricSpec) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    return kind(spec.name, spec.help, labels=spec.labels)
 
 
 class _WithoutCreated(Collector):

@@ -22,6 +22,7 @@ from server.engine.types import EngineStatus, EventSink, FailureEvent, Request
 from server.generation import Generation
 from server.mailbox import Mailbox
 from server.memory_info import MemoryFacts
+from server.memory_totals import MemorySource
 from server.metrics import Metrics
 from server.tokenization import PromptTokenizer
 from server.wire.errors import ApiError, unavailable
@@ -66,7 +67,8 @@ class Backend:
         model_info: JSON-ready facts for /info about the model.
         engram_info: JSON-ready facts for /info about the memory (tables, tiers, prefetch path).
         table_bytes: bytes of each Engram layer's table.
-        resident_bytes: bytes of each layer's table by tier.
+        resident_bytes: bytes that each layer's tiers occupy, the outermost first.
+        why_tiers: where the tables lie and why. memory: what its tiers count.
         load_s: seconds of each phase of loading.
         swap: serves another memory from now on (see `server.memory_swap`); None without a memory.
         close: releases what was opened; called once after the engine stopped.
@@ -83,6 +85,8 @@ class Backend:
     engram_info: Mapping[str, Any] = field(default_factory=dict)
     table_bytes: Mapping[int, int] = field(default_factory=dict)
     resident_bytes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    why_tiers: str = ""
+    memory: MemorySource | None = None
     load_s: Mapping[str, float] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     swap: SwapMemory | None = None
@@ -207,6 +211,8 @@ class Runtime:
             engram_info=facts.info,
             table_bytes=facts.table_bytes,
             resident_bytes=facts.resident_bytes,
+            why_tiers=facts.why,
+            memory=facts.version,
         )
         self.describe_memory()
         return facts.id
@@ -217,9 +223,10 @@ class Runtime:
         metrics = self.metrics
         metrics.describe_model(self.model_name, backend.device, backend.dtype, backend.memory_id)
         if backend.has_memory:
-            metrics.meet_memory(backend.memory_id)
+            metrics.meet_memory(backend.memory_id, backend.memory)
         for layer, num_bytes in backend.table_bytes.items():
-            metrics.describe_table(layer, num_bytes, backend.resident_bytes.get(layer, {}))
+            resident = backend.resident_bytes.get(layer, {})
+            metrics.describe_table(layer, num_bytes, resident, backend.why_tiers)
 
     def require_backend(self) -> tuple[Backend, PromptTokenizer]:
         """The loaded backend. Raises ApiError 503 before there is one."""

@@ -29,10 +29,13 @@ class Recording(NullRecorder):
     """Keeps what was recorded."""
 
     def __init__(self):
-        self.steps, self.requests = [], []
+        self.steps, self.requests, self.unused = [], [], []
 
     def record_step(self, stats):
         self.steps.append(stats)
+
+    def record_lookups(self, lookups):
+        self.unused += lookups
 
     def record_request(self, stats):
         self.requests.append(stats)

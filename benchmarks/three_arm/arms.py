@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from benchmarks.documents import TokenIds
+from benchmarks.three_arm.ahead import Ahead
 from benchmarks.three_arm.arm import Arm, Layer
 from benchmarks.three_arm.backings import Backing
-from benchmarks.three_arm.demo_engram import DemoEngram, LayerHash
-from benchmarks.three_arm.lookups import Ahead, Gather, InLayer, Lookups, tier_gather
+from benchmarks.three_arm.demo_engram import DemoEngram
+from benchmarks.three_arm.in_layer import InLayer
+from benchmarks.three_arm.layer_hash import LayerHash
+from benchmarks.three_arm.lookups import Gather, Lookups, tier_gather
 from benchmarks.three_arm.shape import Embedding
 from engram_core.device import Device
 from engram_core.module import EngramModule, EngramOutput

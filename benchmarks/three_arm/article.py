@@ -15,8 +15,10 @@ from statistics import median
 import torch
 
 from benchmarks.report import table
+from benchmarks.three_arm.ahead import Ahead
 from benchmarks.three_arm.arm import Arm, Layer
-from benchmarks.three_arm.lookups import Ahead, InLayer, Lookups, tier_gather
+from benchmarks.three_arm.in_layer import InLayer
+from benchmarks.three_arm.lookups import Lookups, tier_gather
 from benchmarks.three_arm.measure import Series
 from engram_core.device import Device
 from engram_core.prefetch import Prefetcher

@@ -18,6 +18,7 @@ from engram_core.device import Event
 from engram_core.device_lane import DeviceLane
 from engram_core.errors import StateError
 from engram_core.hot_kernels import NO_SLOT
+from engram_core.stats import HotCacheStats
 from engram_core.store.base import RowIds, Tier, TierReport
 from engram_core.store.hot_book import (
     HotBook,
@@ -130,6 +131,10 @@ class DeviceCache:
     def resident_rows(self) -> int:
         """Rows that lie in a slot now."""
         return self._book.resident_rows
+
+    def stats(self) -> HotCacheStats:
+        """All of these at one moment."""
+        return self._book.stats(self.nbytes)
 
     def hot_rows(self) -> RowIds:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""

@@ -23,7 +23,7 @@ from engram_core.store.kernels import check_ids, check_output
 from engram_core.store.record_reader import RecordReader
 from engram_core.tables.file_state import FileState
 from engram_core.tables.record_part import PartedTable
-from engram_core.tables.records import Bytes
+from engram_core.tables.records import PAGE_BYTES, Bytes
 
 _PIECE_ROWS = 8192  # asked of the disk at once
 
@@ -66,6 +66,18 @@ class DiskTier:
         reader.read(places.reshape(-1).astype(np.int64, copy=False), out)
         elapsed = time.perf_counter() - started
         return TierReport({self.name: row_ids.size}, {self.name: elapsed}, records.nbytes)
+
+    def forget(self, row_ids: RowIds) -> None:
+        """Let the system drop the pages of these rows: their next read asks the disk again.
+
+        A wish: pages that another process has mapped, or that were just written, stay.
+        """
+        for part, fd in zip(self._parts, self._fds.tolist(), strict=True):
+            for offset in part.offsets(row_ids).tolist():
+                page = offset - offset % PAGE_BYTES  # a smaller range would drop nothing
+                length = offset + part.num_bytes - page
+                length += -length % PAGE_BYTES
+                os.posix_fadvise(fd, page, length, os.POSIX_FADV_DONTNEED)
 
     def check_unchanged(self) -> None:
         """Refuse files that were written to since they were opened.

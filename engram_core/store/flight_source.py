@@ -49,6 +49,9 @@ class FlightRowSource:
         memory: content id of the memory that the server has to serve.
         token: the server's shared token, if it wants one.
 
+    Attributes:
+        address: as given.
+
     Raises:
         ConfigError: an argument is malformed, or pyarrow is not installed.
     """
@@ -57,7 +60,7 @@ class FlightRowSource:
         found = _ADDRESS.fullmatch(address)
         if found is None or not 0 < int(found[2]) < 65536:
             raise ConfigError(f"the row server's address is {address!r}; accepted: HOST:PORT")
-        self.name = f"row server {address}"
+        self.address, self.name = address, f"row server {address}"
         self._arrow = import_arrow()
         self._uri, self._memory = f"grpc://{address}", memory
         self._headers = [(AUTHORIZATION.encode(), check_token(token))] if token is not None else []

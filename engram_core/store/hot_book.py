@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram_core.errors import ConfigError
+from engram_core.stats import HotCacheStats
 from engram_core.store.base import RowIds, Tier
 from engram_core.store.hot_fetches import HotFetch, HotFetches, Landed
 from engram_core.store.hot_policy import HotPolicy, Plan
@@ -60,6 +61,19 @@ class HotBook(Generic[Landed]):
         """Rows that lie in a slot now."""
         with self._lock:
             return self.policy.num_resident
+
+    def stats(self, nbytes: int) -> HotCacheStats:
+        """All that was counted, at one moment, of a cache that takes so many bytes."""
+        with self._lock:
+            return HotCacheStats(
+                self._hits,
+                self._misses,
+                self.policy.num_admissions,
+                self.policy.num_evictions,
+                self.policy.num_resident,
+                self.policy.capacity,
+                nbytes,
+            )
 
     def count(self, hits: int, num_ids: int) -> None:
         """A gather of so many occurrences was delivered."""

@@ -7,6 +7,7 @@ where a miss is dear; in front of rows in host memory it only costs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from engram_core import compiled
 from engram_core.hot_kernels import NO_SLOT
+from engram_core.stats import HotCacheStats
 from engram_core.store.base import RowIds, Tier, TierReport
 from engram_core.store.hot_book import (
     HotBook,
@@ -35,6 +37,7 @@ _WARM_CHUNK_ROWS = 4096
 _UNSIGNED = {torch.bfloat16: np.uint16, torch.float32: np.uint32}
 
 Words = npt.NDArray[Any]  # rows as unsigned words: uint16 for bf16, uint32 for float32
+GoOn = Callable[[int, int], bool]  # rows fetched so far and rows wanted; False: leave the rest
 
 
 class HotCache:
@@ -138,15 +141,19 @@ class HotCache:
         self._book.count(hits, ids.size)
         return tally.report(ids.size, hits)
 
+    def stats(self) -> HotCacheStats:
+        """All of these at one moment."""
+        return self._book.stats(self.nbytes)
+
     def hot_rows(self) -> RowIds:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""
         return self._book.hottest()[0]
 
-    def warm(self, row_ids: RowIds) -> int:
+    def warm(self, row_ids: RowIds, go_on: GoOn = lambda _done, _wanted: True) -> int:
         """Fetch rows that will be wanted, hottest first; returns how many lie in slots then.
 
         Each counts as met at least once, in no statistics. Ids beyond the capacity are left out,
-        since they would take the slots of hotter ones.
+        since they would take the slots of hotter ones. `go_on` is asked after every piece.
 
         Raises:
             IdRangeError: an id is negative or not below `num_rows`; nothing is fetched then.
@@ -159,6 +166,8 @@ class HotCache:
             rows = np.empty((ids.size, self.row_dim), dtype=np.uint16)
             self._book.raise_counts(ids, np.uint8(1))
             self._deliver(ids, rows, HotTally(self.name, self.inner.name), is_lookup=False)
+            if not go_on(start + ids.size, wanted.size):
+                break
         return self.resident_rows
 
     def save_hot_list(self, path: Path) -> None:
@@ -166,8 +175,10 @@ class HotCache:
         row_ids, counts = self._book.hottest()
         write_hot_list(path, HotList(self.num_rows, self.row_dim, row_ids, counts))
 
-    def load_hot_list(self, path: Path) -> int:
-        """Warm the cache with a saved list; returns how many rows lie in slots then.
+    def load_hot_list(self, path: Path, go_on: GoOn = lambda _done, _wanted: True) -> int:
+        """Warm the cache with a saved list (see `warm`); returns how many rows lie in slots then.
+
+        All of its counters are taken over, so rows that are left out come in when they are met.
 
         Raises:
             ArtefactError: the file is missing or no such list.
@@ -176,7 +187,7 @@ class HotCache:
         """
         saved = read_hot_list(path, self.num_rows, self.row_dim)
         self._book.raise_counts(saved.row_ids, saved.counts)
-        return self.warm(saved.row_ids)
+        return self.warm(saved.row_ids, go_on)
 
     def _deliver(self, ids: RowIds, words: Words, tally: HotTally, *, is_lookup: bool) -> int:
         """Write all rows, in as many rounds as others' fetches fail; returns the hits."""
@@ -221,6 +232,14 @@ class HotCache:
         _store_rows(rows, plan.reserved, self._slots)
         self._book.publish(plan, own, rows)
         return rows
+
+
+def find_hot_cache(tier: Tier) -> HotCache | None:
+    """The hot cache in a stack of tiers, which hold each other as ``inner``; None without one."""
+    outer: Tier | None = tier
+    while outer is not None and not isinstance(outer, HotCache):
+        outer = getattr(outer, "inner", None)
+    return outer
 
 
 def _capacity(inner: Tier, capacity_rows: int | None, budget_bytes: int | None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import NamedTuple
 
@@ -120,7 +120,14 @@ class ShardedRowSource:
         """The parts; the first failure ends the wait and cancels what has not begun."""
         parts = {}
         try:
-            for index, future in pending.items():
+            # a server that is left alone says so at once: nobody else is waited for then
+            done, _ = wait(
+                pending.values(), max(0.0, deadline_s - time.monotonic()), FIRST_EXCEPTION
+            )
+            first_failed = sorted(
+                pending.items(), key=lambda each: each[1] not in done or not each[1].exception()
+            )
+            for index, future in first_failed:
                 parts[index] = self._await(index, future, deadline_s, timeout_s)
         finally:
             for future in pending.values():

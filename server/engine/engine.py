@@ -279,6 +279,7 @@ class Engine:
         if batch is not None:
             self._step(batch)
         else:
+            self._record_left_over()
             self.check_integrity()
             self._inbox.wait(_IDLE_S)
 
@@ -356,11 +357,22 @@ class Engine:
             waits=tuple(stats for each in figures for stats in each.waits),
             prefix_queried_tokens=queried_tokens,
             prefix_hit_tokens=hit_tokens,
+            audited=self._desk.drain_audit(),
         )
         try:
             self._recorder.record_step(stats)
         except Exception:  # noqa: BLE001 - a figure less is no reason to stop serving
             _log.exception("a step could not be recorded")
+
+    def _record_left_over(self) -> None:
+        """Count the lookups of requests that ended between two steps, when no step follows."""
+        left = self._desk.drain_left_over()
+        if not left:
+            return
+        try:
+            self._recorder.record_lookups(left)
+        except Exception:  # noqa: BLE001 - as for a step
+            _log.exception("lookups could not be recorded")
 
     def _die(self, failure: str) -> None:
         self._failure = failure

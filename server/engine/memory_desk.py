@@ -12,11 +12,14 @@ import threading
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import Any
 
 from engram_core.conv_state import ConvState
 from engram_core.prefetch import Prefetcher
-from engram_core.stats import LookupStats
-from engram_core.step import EngramStep, RowSpan
+from engram_core.row_audit import CommittedTokens
+from engram_core.stats import AuditStats, LookupStats
+from engram_core.step import AuditRows, EngramStep, RowSpan
+from engram_core.store.fallback import ZERO_NAME
 from engram_core.ticket import Ticket
 from engram_core.version import MemoryVersion
 from server.engine.batch import Batch, Span
@@ -120,8 +123,31 @@ class MemoryDesk:
             spans,
             [span.sequence.request.engram.gate_scale for span in batch.spans],
             states,
+            audit=self._audit_of(batch, spans),
         )
         return MemoryStep(step, tuple(spans), tuple(states))
+
+    def drain_audit(self) -> AuditStats | None:
+        """Rows that were looked up again since the last call; None where none ever is."""
+        audit = None if self._prefetcher is None else self._prefetcher.audit
+        return None if audit is None else audit.drain()
+
+    def _audit_of(self, batch: Batch, spans: Many[RowSpan | None]) -> AuditRows | None:
+        """Compares with the sequences' own histories: no ticket has a say in what is right."""
+        audit = self._opened().audit
+        if audit is None:
+            return None
+
+        def check(index: int, layer: int, rows: Any, live: Any) -> None:
+            span = batch.spans[index]
+            own = CommittedTokens(span.sequence.id, span.sequence.token_ids, span.start, span.stop)
+            rows_of = spans[index]
+            if rows_of is not None and ZERO_NAME in rows_of.ticket.tiers(layer):
+                audit.skip(batch.version, own)  # by policy no rows were given; they are counted
+            else:
+                audit.check(batch.version, layer, own, rows, live)
+
+        return check
 
     def _advancing_states(self, span: Span) -> Mapping[int, ConvState] | None:
         states = _copied_states(span.sequence)

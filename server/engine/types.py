@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from engram_core.stats import LookupStats, WaitStats
+from engram_core.stats import AuditStats, LookupStats, WaitStats
 
 FinishReason = Literal["length", "eos_token", "stop_sequence"]
 
@@ -180,6 +180,7 @@ class StepStats:
     waits: tuple[WaitStats, ...] = ()
     prefix_queried_tokens: int = 0  # of the sequences that were admitted
     prefix_hit_tokens: int = 0
+    audited: AuditStats | None = None  # rows that were looked up again
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,9 @@ class Recorder(Protocol):
     def record_step(self, stats: StepStats) -> None:
         """Take one engine step's statistics."""
 
+    def record_lookups(self, lookups: Sequence[LookupStats]) -> None:
+        """Take lookups that no step used."""
+
     def record_request(self, stats: RequestStats) -> None:
         """Take the statistics of a request that ended."""
 
@@ -212,6 +216,9 @@ class NullRecorder:
 
     def record_step(self, stats: StepStats) -> None:
         """Drop the step's statistics."""
+
+    def record_lookups(self, lookups: Sequence[LookupStats]) -> None:
+        """Drop the lookups."""
 
     def record_request(self, stats: RequestStats) -> None:
         """Drop the request's statistics."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from artefacts import tiny_compressor, tiny_content
 from safetensors.torch import load_file, save_file
 
 from engram_core.assembly import open_version
-from engram_core.errors import ConfigError, MismatchError
+from engram_core.cpu_cores import usable_cores
+from engram_core.errors import ConfigError, MismatchError, TierError
+from engram_core.inline_limit import INLINE_RANGE
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.host import HostTier
 from engram_core.store.sparse import SparseTier
@@ -22,7 +25,7 @@ MEMORIES = (
     MemoryConfig(tier="dram"),
     MemoryConfig(tier="ssd", hot_cache="off"),
     MemoryConfig(),
-    MemoryConfig(tier="ssd"),
+    MemoryConfig(tier="ssd", hot_cache="on"),
     MemoryConfig(tier="dram", hot_cache="on", hot_cache_bytes=20_000),
 )
 NAMES = ("host", "ssd", "host", "hot", "hot")
@@ -134,3 +137,59 @@ def test_a_damaged_packed_table_is_refused(tmp_path, tier) -> None:
     path.write_bytes(blob[:-4096])
     with pytest.raises(MismatchError, match=r"table-layer2.*bytes"):
         open_table(tmp_path / "b")
+
+
+@pytest.mark.parametrize("kind", ["sparse", "packed"])
+def test_what_was_measured_is_told_and_decides(tmp_path, kind) -> None:
+    artefact = _artefact(tmp_path, kind)
+    version = open_version(artefact, tiny_compressor())
+    assert re.search(r"random rows took [0-9.e-]+ us each \([0-9,]+ rows/s\)", version.why_tiers)
+    assert ("hot cache off: the rows are in memory" in version.why_tiers) == (kind == "packed")
+    if usable_cores().count >= 2:
+        assert INLINE_RANGE[0] <= version.inline_limit.max_rows <= INLINE_RANGE[1]
+        assert "handing over takes" in version.inline_limit.why
+
+
+@pytest.mark.parametrize(
+    ("told", "limit", "why"),
+    [({"inline_max_rows": 9}, 9, "as told"), ({"tier": "ssd"}, 0, "may wait for ssd"),
+     ({"tier": "ssd", "inline_max_rows": 9}, 0, "may wait for")],
+)  # fmt: skip
+def test_the_inline_limit_as_told_or_as_the_tier_wants_it(tmp_path, told, limit, why) -> None:
+    config = MemoryConfig.from_dict(told)
+    found = open_version(_artefact(tmp_path, "packed"), tiny_compressor(), config).inline_limit
+    assert found.max_rows == limit
+    assert why in found.why
+
+
+def test_rows_that_cannot_be_measured_are_served_as_before(tmp_path, monkeypatch) -> None:
+    def fail(self, unique):
+        raise TierError("no rows now")
+
+    monkeypatch.setattr("engram_core.store.disk.DiskTier._read", fail)
+    version = open_version(
+        _artefact(tmp_path, "packed"), tiny_compressor(), MemoryConfig(tier="ssd")
+    )
+    assert version.why_tiers.endswith("hot cache on: a tenth of the rows")
+    assert version.tiers[1].name == "hot"
+
+
+def test_a_cache_that_has_no_room_is_refused(tmp_path) -> None:
+    config = MemoryConfig(tier="ssd", hot_cache="on", hot_cache_bytes=100)
+    with pytest.raises(ConfigError, match="budget_bytes is"):
+        open_version(_artefact(tmp_path, "packed"), tiny_compressor(), config)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "all", True, None])
+def test_an_inline_limit_that_is_none_is_refused(value) -> None:
+    sentence = "inline_max_rows is .*; accepted: auto, or a whole number >= 0"
+    with pytest.raises(ConfigError, match=sentence):
+        MemoryConfig.from_dict({"inline_max_rows": value})
+
+
+def _artefact(tmp_path, kind):
+    write_artefact(tmp_path / "a", tiny_content())
+    source = open_table(tmp_path / "a")
+    if kind == "packed":
+        pack_artefact(source, tmp_path / "b", "int8")
+    return open_table(tmp_path / ("b" if kind == "packed" else "a"))

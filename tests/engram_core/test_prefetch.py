@@ -14,6 +14,7 @@ from memories import LAYERS, NUM_IDS, expected_rows, small_memory
 from engram_core.cpu_cores import CpuCores
 from engram_core.cpu_device import CpuDevice
 from engram_core.errors import ConfigError, StateError
+from engram_core.inline_limit import InlineLimit
 from engram_core.prefetch import Prefetcher
 from engram_core.simulated import SimulatedDevice
 
@@ -97,6 +98,16 @@ def test_steps_are_handed_off_when_large_or_blocking(
     ticket = prefetcher.submit_step(memory, memory.hasher.windows(TOKENS))
     assert ticket.handed_off is handed_off
     ticket.release()
+
+
+def test_a_memorys_own_limit_is_followed(open_prefetcher):
+    memory = small_memory()
+    prefetcher = open_prefetcher(inline_max_rows=0)
+    for limit, handed_off in ((28, False), (27, True)):
+        memory.inline_limit = InlineLimit(limit, "measured for it")
+        ticket = prefetcher.submit_step(memory, memory.hasher.windows(TOKENS))
+        assert ticket.handed_off is handed_off
+        ticket.release()
 
 
 def test_nothing_starts_before_the_layer_when_switched_off(open_prefetcher):

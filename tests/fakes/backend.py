@@ -7,12 +7,25 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from engram_core.stats import HotCacheStats, MemoryStats, RowServerStats
 from fakes.engine import FakeEngine, Script
 from server.config import Settings
 from server.metrics import Metrics
 from server.runtime import Backend, Progress
 
 TOKENIZERS = Path(__file__).parents[1] / "golden" / "demo_v1" / "tokenizers"
+
+
+class FakeMemory:
+    """What a memory with a hot cache in front of a row server counted."""
+
+    is_freed = False
+
+    def stats(self) -> MemoryStats:
+        server = RowServerStats("10.0.0.7:9100", True, attempts=9, failures=4, retries=2)
+        return MemoryStats(
+            {(1, "hot"): HotCacheStats(8, 2, 3, 1, 2, 5, 512)}, {server.server: server}
+        )
 
 
 class FakeLoader:
@@ -49,6 +62,8 @@ class FakeLoader:
             model_info={"architecture": "Fake"},
             engram_info={"layers": [1], "prefetch": {"path": "async", "why": "async: fake"}},
             table_bytes={1: 4096},
-            resident_bytes={1: {"host": 4096}},
+            resident_bytes={1: {"hot": 512, "host": 4096}},
+            why_tiers="host: fake",
+            memory=FakeMemory(),
             load_s={"weights": 0.1, "tables": 0.2},
         )

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from artefacts import tiny_content
-from fakes.http import serve
+from fakes.http import metric_value, serve
 from model_folder import TOKENIZER, write_memory, write_model
 from real_backend import LoadReal
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engram_core.compression import TokenCompressor
-from engram_core.tables import write_artefact
+from engram_core.tables import open_table, write_artefact
 from engram_core.tables.backbone_record import describe_backbone
+from engram_core.tables.convert import pack_artefact
 
 KEY = "an-admin-key-of-a-test"
 ADMIN = {"authorization": f"Bearer {KEY}"}
@@ -123,6 +124,59 @@ def test_caches_on_the_device_go_with_their_memory(folders, solo):
         now = backend.swap._version
         assert all(cache.nbytes > 0 for cache in now.tiers.values())
     assert (now.references, sum(cache.nbytes for cache in now.tiers.values())) == (0, 0)
+
+
+@pytest.fixture(scope="module")
+def packed(folders):
+    """The same two memories as packed tables, for tiers that only those have."""
+    shelf = folders[1].parent / "packed"
+    for name in ("first", "second"):
+        pack_artefact(open_table(folders[1] / name), shelf / name, "bfloat16")
+    return folders[0], shelf
+
+
+def counted(served):
+    text = served.client.get("/metrics").text
+    return text, [
+        sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.startswith(f"engram_hot_cache_{name}_total{{")
+        )
+        for name in ("hits", "misses", "admissions")
+    ]
+
+
+def test_what_the_tiers_count_stays_in_the_sums_and_every_row_is_right(packed, solo):
+    told = {"engram_config": json.dumps({"tier": "ssd", "hot_cache": "on"})}
+    with live(packed, engram=str(packed[1] / "first"), prefetch_audit=1.0, **told) as served:
+        info = served.client.get("/info").json()["engram"]
+        assert info["prefetch"]["audit"] == 1.0
+        assert list(info["tiers"]["1"]["bytes_by_tier"]) == ["hot", "ssd"]
+        before = [0, 0, 0]
+        for name in ("second", "first", "second"):
+            for index in range(3):
+                answer(served, index)
+            assert swap(served, name).status_code == 200
+            text, now = counted(served)
+            assert all(ours >= theirs for ours, theirs in zip(now, before, strict=True))
+            assert sum(now) > sum(before)
+            before = now
+        for layer in ("1", "2"):
+            hot, ssd = (
+                metric_value(text, "engram_table_resident_bytes", layer=layer, tier=tier)
+                for tier in ("hot", "ssd")
+            )
+            assert metric_value(text, "engram_hot_cache_bytes", layer=layer, tier="hot") == hot
+            assert metric_value(text, "engram_table_bytes", layer=layer) == ssd
+            info = metric_value(text, "engram_memory_tier_info", layer=layer, tier="ssd")
+            assert info == 1
+        rows = {
+            result: metric_value(text, "engram_prefetch_audit_rows_total", result=result)
+            for result in ("match", "mismatch", "unread")
+        }
+        assert rows["match"] > 0
+        assert rows["mismatch"] == rows["unread"] == 0
 
 
 def test_a_prefix_is_not_shared_by_two_memories(folders, solo):

@@ -61,6 +61,17 @@ def recovers(served, expected):
     return False
 
 
+def assert_counted(served, server, *, is_down):
+    """A server that is down has failed and is left alone; the others are not blamed for it."""
+    assert served.metric("engram_row_server_breaker_open", server=server) == is_down
+    attempts, failures = (
+        served.metric(f"engram_row_server_{name}_total", server=server)
+        for name in ("attempts", "failures")
+    )
+    assert attempts > failures
+    assert failures >= 5 * is_down
+
+
 def test_a_request_without_its_rows_fails_and_the_next_ones_recover(folders, expected):
     with heads(folders, 0) as (_, first), heads(folders, 1) as (second, line):
         port = address(line).rpartition(":")[2]
@@ -73,8 +84,12 @@ def test_a_request_without_its_rows_fails_and_the_next_ones_recover(folders, exp
             answers = [ask(served, prompt) for prompt in PROMPTS]
             assert all(answer.status_code >= 400 for answer in answers)
             assert all("rows could not be read" in answer.json()["error"] for answer in answers)
+            assert_counted(served, address(first), is_down=False)
+            ask(served, "One more in vain, and the fifth in a row opens the breaker")
+            assert_counted(served, address(line), is_down=True)
             with heads(folders, 1, port):
                 assert recovers(served, expected)
+                assert_counted(served, address(line), is_down=False)
 
 
 def test_or_is_answered_without_the_memory_and_counted(folders, expected):

@@ -1,13 +1,17 @@
 """What /metrics says about the prefetch is what really happened, over real HTTP."""
 
+import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 import pytest
-from fakes.http import metric_value, serve
+from fakes.http import metric_value, serve, wait_until
 from fakes.tiers import DelayedTier
 from prometheus_client.parser import text_string_to_metric_families
 from real_backend import TinyLoader
+
+from engram_core.prefetch import Prefetcher
 
 DELAY_S = 0.005
 PROMPT = "The rows of a prompt are on their way before its first layer runs. " * 4
@@ -141,3 +145,61 @@ def test_details_show_what_the_memory_did():
     assert off.json()["details"]["engram"] == {"enabled": False, "gate_scale": 1.0, "layers": []}
     assert refused.status_code == 422
     assert "`engram` and `parameters.engram`" in refused.json()["error"]
+
+
+def small():
+    return TinyLoader(layer_ids=(1, 2), num_hidden_layers=4, hidden_size=32, intermediate_size=64)
+
+
+def audited(served, result):
+    return total(
+        served.client.get("/metrics").text, "engram_prefetch_audit_rows_total", result=result
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 32}], ids=["whole", "chunked"])
+def test_every_row_over_http_is_audited_and_right(settings):
+    """Truncated prompts, prefixes that are known, streams that are left and batches, at once."""
+    with serve(small(), prefetch_audit=1.0, **settings) as served:
+        prefill(served, 3)
+        for limit in (1, 7, 40, 100_000):
+            answer = served.generate(PROMPT, max_new_tokens=3, truncate=limit, ignore_eos=True)
+            assert answer.status_code == 200, answer.text
+        body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 60, "ignore_eos": True}}
+        with served.client.stream("POST", "/generate_stream", json=body) as left:
+            next(left.iter_lines())
+        with ThreadPoolExecutor(4) as pool:
+            prompts = [f"{index} {PROMPT}" for index in range(8)]
+            answers = pool.map(lambda p: served.generate(p, max_new_tokens=6), prompts)
+            assert all(answer.status_code == 200 for answer in answers)
+        text = served.client.get("/metrics").text
+        assert total(text, "engram_prefix_cache_hits_total") > 0
+        rows = sum(audited(served, result) for result in ("match", "mismatch", "unread"))
+        assert rows > 0
+        assert audited(served, "match") == rows
+        # what compute did not have to compute again was not looked up again
+        computed = total(text, "engram_rows_looked_up_total")
+        assert rows <= computed
+
+
+def test_a_stale_ticket_is_counted_logged_and_answered(monkeypatch, caplog):
+    submit = Prefetcher.submit_prompt
+
+    def stale(self, version, token_ids, history=()):
+        return submit(self, version, [*token_ids[1:], token_ids[0]], history)
+
+    with caplog.at_level(logging.ERROR), serve(small(), prefetch_audit=1.0) as served:
+        prefill(served, 1)
+        before = audited(served, "match")
+        assert (before > 0, audited(served, "mismatch")) == (True, 0)
+        monkeypatch.setattr(Prefetcher, "submit_prompt", stale)
+        prefill(served, 2)
+        wait_until(lambda: audited(served, "mismatch") > 0, what="the mismatch counted")
+    told = [r.getMessage() for r in caplog.records if "rows are not those" in r.getMessage()]
+    assert sorted(text.split(", layer ")[1].split(";")[0] for text in told) == ["1", "2"]
+
+
+def test_audit_is_off_unless_asked_for():
+    with serve(small()) as served:
+        prefill(served, 1)
+        assert audited(served, "match") == audited(served, "mismatch") == 0

@@ -87,8 +87,34 @@ def test_what_is_served(served):
     assert metric_value(text, "engram_model_info", device="cpu", memory="fake-1") == 1
     assert metric_value(text, "engram_table_bytes", layer="1") == 4096
     assert metric_value(text, "engram_table_resident_bytes", layer="1", tier="host") == 4096
+    assert metric_value(text, "engram_table_resident_bytes", layer="1", tier="hot") == 512
+    why = {"layer": "1", "tier": "host", "why": "host: fake"}
+    assert metric_value(text, "engram_memory_tier_info", **why) == 1
     assert metric_value(text, "engram_model_load_duration_seconds", phase="tables") == 0.2
     assert metric_value(text, "engram_build_info") == 1
+
+
+def test_what_the_tiers_counted(served):
+    text = served.client.get("/metrics").text
+    names = ("hits_total", "misses_total", "admissions_total", "evictions_total")
+    sizes = ("resident_rows", "capacity_rows", "bytes")
+    cache = {"layer": "1", "tier": "hot"}
+    found = [metric_value(text, f"engram_hot_cache_{n}", **cache) for n in (*names, *sizes)]
+    assert found == [8, 2, 3, 1, 2, 5, 512]
+    names = ("breaker_open", "attempts_total", "failures_total", "retries_total")
+    server = {"server": "10.0.0.7:9100"}
+    found = [metric_value(text, f"engram_row_server_{name}", **server) for name in names]
+    assert found == [1, 9, 4, 2]
+
+
+def test_a_table_that_lies_elsewhere_after_a_swap_leaves_nothing_behind():
+    metrics = Metrics()
+    metrics.describe_table(1, 10, {"hot": 2, "ssd": 10}, "ssd: too large")
+    metrics.describe_table(1, 20, {"host": 20}, "dram: it fits")
+    text = metrics.render("")[0].decode()
+    assert "ssd" not in text
+    assert 'tier="hot"' not in text
+    assert metric_value(text, "engram_memory_tier_info", why="dram: it fits", tier="host") == 1
 
 
 def test_formats(served):

@@ -16,6 +16,7 @@ from engram_core.assembly import make_tier
 from engram_core.errors import TierError, TierTimeoutError, TierUnreachableError
 from engram_core.store.circuit_breaker import CircuitBreaker
 from engram_core.store.flight_source import FlightRowSource
+from engram_core.store.patient_source import PatientRowSource
 from engram_core.store.remote import RemoteTier
 from engram_core.store.sharded import ShardedRowSource
 from engram_core.tables import open_table
@@ -51,10 +52,16 @@ def memory(tmp_path_factory):
 
 
 def remote(artefact, addresses, cooldown_s=0.2):
-    source = ShardedRowSource([FlightRowSource(each, artefact.content) for each in addresses])
+    servers = [
+        PatientRowSource(
+            FlightRowSource(each, artefact.content), timeout_s=ATTEMPT_S, retries=RETRIES,
+            breaker=CircuitBreaker(3, cooldown_s), label=each,
+        )
+        for each in addresses
+    ]  # fmt: skip
     return RemoteTier(
-        source, TABLE, artefact.layout.rows[LAYER], 8, timeout_s=ATTEMPT_S, retries=RETRIES,
-        breaker=CircuitBreaker(3, cooldown_s),
+        ShardedRowSource(servers), TABLE, artefact.layout.rows[LAYER], 8,
+        timeout_s=servers[0].longest_s, servers=servers,
     )  # fmt: skip
 
 
@@ -96,11 +103,13 @@ def test_one_of_two_servers_is_killed_and_comes_back(memory):
             failure = gather_until(tier, lambda result: not is_rows(result))
             assert isinstance(failure, TierUnreachableError)
             gather_until(tier, lambda result: "in a row" in str(result))
-            assert tier.turned_away >= 1
+            assert [server.stats().is_open for server in tier.servers] == [False, True]
+            assert [server.stats().turned_away > 0 for server in tier.servers] == [False, True]
+            assert tier.servers[0].stats().failures == 0
         port = address(line).rpartition(":")[2]
         with row_server(*flags, "--heads", "1", "--port", port):
             assert torch.equal(gather_until(tier, is_rows), expected)
-            assert tier.breaker_state == "closed"
+            assert not tier.servers[1].stats().is_open
 
 
 def test_a_frozen_server_costs_its_timeout_and_is_found_again(memory):

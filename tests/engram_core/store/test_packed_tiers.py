@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import page_cache
 from engram_core import compiled
 from engram_core.errors import ArtefactError, ConfigError, IdRangeError, MismatchError, TierError
 from engram_core.store.disk import DiskTier
@@ -61,6 +62,21 @@ def test_the_disk_is_asked_once_for_each_row(tmp_path):
     ids = np.array([5, 5, 9, 5])
     report = DiskTier(file).gather(ids, torch.empty(4, 64))
     assert report.transferred_bytes == 2 * file.format.record_bytes
+
+
+def test_forgotten_rows_leave_the_page_cache(tmp_path):
+    file, _, _ = table(tmp_path)
+    tier = DiskTier(file)
+    page_cache.drop([file.path])
+    if page_cache.resident_share(file.path) == 1:
+        pytest.skip("this file system keeps its files in memory")
+    rows = np.arange(NUM_ROWS)
+    tier.gather(rows, torch.empty(NUM_ROWS, 64, dtype=torch.bfloat16))
+    assert page_cache.resident_share(file.path) > 0.9
+    tier.forget(rows[: NUM_ROWS // 2])
+    assert 0.4 < page_cache.resident_share(file.path) < 0.6
+    tier.forget(rows)
+    assert page_cache.resident_share(file.path) < 0.1
 
 
 @pytest.mark.parametrize("bad", [-1, NUM_ROWS, 2**40])

@@ -26,6 +26,7 @@ from engram_core.errors import (
 )
 from engram_core.row_shard import shard_of
 from engram_core.store.circuit_breaker import CircuitBreaker
+from engram_core.store.patient_source import PatientRowSource
 from engram_core.store.remote import RemoteTier
 from engram_core.store.sharded import ShardedRowSource
 
@@ -43,9 +44,13 @@ def small(tmp_path_factory):
     return tiny_artefact(tmp_path_factory.mktemp("small") / "memory")
 
 
-def remote(artefact, source, **options):
-    options = {"timeout_s": TIMEOUT_S, **options}
-    return RemoteTier(source, TABLE, artefact.layout.rows[LAYER], 8, **options)
+def remote(artefact, source, *, name="remote", **patience):
+    """A tier behind one patient server."""
+    server = PatientRowSource(source, **{"timeout_s": TIMEOUT_S, **patience})
+    rows = artefact.layout.rows[LAYER]
+    return RemoteTier(
+        server, TABLE, rows, 8, timeout_s=server.longest_s, servers=[server], name=name
+    )
 
 
 def assert_equal_to_host(artefact, tier, ids):
@@ -91,14 +96,21 @@ def gather(tier, ids=(1, 2)):
 
 
 def counters(tier):
-    return tier.requests, tier.failures, tier.retried, tier.turned_away
+    stats = tier.servers[0].stats()
+    return stats.attempts, stats.failures, stats.retries, stats.turned_away
+
+
+def breaker_state(tier):
+    state = tier.servers[0].breaker_state
+    assert tier.servers[0].stats().is_open == (state != "closed")
+    return state
 
 
 def test_a_failed_read_is_repeated(small):
     tier = remote(small, ScriptedSource(shard_of(small), [LATE, GONE]), retries=2)
     gather(tier)
     assert counters(tier) == (3, 2, 2, 0)
-    assert tier.breaker_state == "closed"
+    assert breaker_state(tier) == "closed"
 
 
 def test_the_last_failure_is_told_when_retries_are_used_up(small):
@@ -125,15 +137,15 @@ def test_the_breaker_opens_turns_away_and_recovers(small):
         with pytest.raises(TierUnreachableError, match=sentence):
             gather(tier)
     assert counters(tier) == (3, 3, 1, 1)
-    assert tier.breaker_state == "open"
+    assert breaker_state(tier) == "open"
     now_s[0] += 5
     with pytest.raises(TierUnreachableError, match="gone"):
         gather(tier)  # the probe, alone
     assert counters(tier) == (4, 4, 1, 1)
     now_s[0] += 5
-    assert tier.breaker_state == "half-open"
+    assert breaker_state(tier) == "half-open"
     gather(tier)
-    assert tier.breaker_state == "closed"
+    assert breaker_state(tier) == "closed"
 
 
 def test_a_breaker_is_shared(small):

