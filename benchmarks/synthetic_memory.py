@@ -21,7 +21,6 @@ from engram_core.module import EngramModule
 from engram_core.tables import ArtefactContent, write_artefact
 from engram_core.tables.artefact import table_name
 from engram_core.tables.manifest import MANIFEST_NAME, BackboneRecord, Manifest, TokenizerRecord
-from engram_core.tables.native import table_name
 
 ORDERS = (2, 3)
 NUM_HEADS = 8
