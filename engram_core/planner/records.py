@@ -51,7 +51,7 @@ class RecordFormat:
     @property
     def line_bytes(self) -> int:
         """Bytes that a processor reads for a row: whole cache lines."""
-        return -(-self.bytes // LINE_BYTES) * LINE_BYTES
+        return lines(self.bytes)
 
     @property
     def per_page(self) -> int:
@@ -73,3 +73,8 @@ class RecordFormat:
         """Records that fit into the whole pages of `num_bytes`."""
         pages = num_bytes // PAGE_BYTES
         return pages * self.per_page if self.per_page else pages // self.pages_per_read
+
+
+def lines(num_bytes: int) -> int:
+    """Bytes of the cache lines that so many bytes take."""
+    return -(-num_bytes // LINE_BYTES) * LINE_BYTES

@@ -62,7 +62,7 @@ def test_a_text_is_counted(capsys, tmp_path):
     topics = pydoc_data.topics.topics
     (tmp_path / "text").write_text("\n".join(sorted(topics.values())), encoding="utf-8")
     counted = ["--token-file", str(tmp_path / "text"), "--tokenizer", str(TOKENIZER)]
-    budget = ["--dram", "10MB", "--ssd-iops", "1M"]
+    budget = ["--dram", "120MB", "--ssd-iops", "1M"]
     code, out, _ = run(capsys, *DEMO, "--tokens-per-s", "10", *counted, *budget, "--json")
     made = json.loads(out)
     assert code == 0
@@ -70,6 +70,13 @@ def test_a_text_is_counted(capsys, tmp_path):
     assert made["access"]["tokens"] > 100_000
     dram = next(tier["share"] for tier in made["tiers"] if tier["name"] == "dram")
     assert 0.5 < dram < 1 - made["access"]["unseen_share"]
+
+
+def test_host_memory_that_a_cache_cannot_use_is_said(capsys):
+    code, out, _ = run(capsys, *DEMO, *ASKED, "--dram", "10MB", "--ssd-iops", "1M")
+    assert code == 0
+    assert "before the SSD: 98.67 MiB for its map of all rows, 144 bytes a row kept" in out
+    assert "DRAM" not in out
 
 
 def test_ids_are_counted(capsys, tmp_path):
