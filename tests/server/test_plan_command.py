@@ -170,6 +170,13 @@ def test_ids_beyond_the_tokenizer_are_one_line_and_exit_1(capsys, tmp_path):
     assert err.startswith("engram-server: token id 1000000 is out of range; accepted: below")
 
 
+def test_a_row_format_may_be_called_as_tables_call_it(capsys):
+    asked = ["--rows", "1M", "--num-layers", "2", *TABLES[:-1]]
+    plans = [run(capsys, *asked, dtype, *ASKED) for dtype in ("fp8", "float8_e4m3")]
+    assert plans[0] == plans[1]
+    assert plans[0][0] == 0
+
+
 def test_one_number_of_rows_stands_for_all_layers(capsys):
     code, out, _ = run(capsys, "--rows", "1M", "--num-layers", "3", *TABLES, *ASKED, "--json")
     assert code == 0
