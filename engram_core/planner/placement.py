@@ -55,7 +55,9 @@ def place(shape: MemoryShape, hosts: HostBudget, access: AccessPattern) -> Place
     rows = {"device": device} | {kind: number for kind, (number, _) in held.items()}
     if on_device:
         rows["nowhere"] = 0
-    sizes = {"device": device * shape.record.bytes} | {kind: size for kind, (_, size) in held.items()}
+    sizes = {"device": device * shape.record.bytes} | {
+        kind: size for kind, (_, size) in held.items()
+    }
     return Placement(heads, rows, sizes, is_cached, _shares(shape, rows, heads, access))
 
 
