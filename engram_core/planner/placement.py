@@ -1,9 +1,9 @@
 """Placement: which kind of memory holds which rows, and what share of reads it answers.
 
 Every kind takes the hottest rows that no faster one has: the accelerator's cache, host memory, an
-extra memory node, an SSD. The accelerator's rows are copies: the kinds below it hold the whole
-shard. Host memory and the extra node hold the table's records where all of them fit; before an SSD
-they are a cache, which keeps rows in bf16 and a map of all rows. Knows no rates.
+extra memory node, an SSD. The accelerator's rows are copies in bf16: the kinds below it hold the
+whole shard. Host memory and the extra node hold the table's records where all of them fit; before
+an SSD they are a cache, which keeps rows in bf16 and a map of all rows. Knows no rates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Placement:
 def place(shape: MemoryShape, hosts: HostBudget, access: AccessPattern) -> Placement:
     """Fill the kinds of memory from the fastest to the slowest."""
     heads = -(-shape.num_heads // hosts.num_hosts)
-    device = min(shape.total_rows, hosts.device_memory // shape.record.bytes)
+    slot = shape.record.output_bytes
+    device = min(shape.total_rows, hosts.device_memory // slot)
     on_device = device == shape.total_rows  # nothing is ever read from below
     fits = shape.stored_bytes(heads) <= hosts.dram + hosts.extra_memory
     is_cached = hosts.has_ssd and not fits and not on_device
@@ -55,9 +56,7 @@ def place(shape: MemoryShape, hosts: HostBudget, access: AccessPattern) -> Place
     rows = {"device": device} | {kind: number for kind, (number, _) in held.items()}
     if on_device:
         rows["nowhere"] = 0
-    sizes = {"device": device * shape.record.bytes} | {
-        kind: size for kind, (_, size) in held.items()
-    }
+    sizes = {"device": device * slot} | {kind: size for kind, (_, size) in held.items()}
     return Placement(heads, rows, sizes, is_cached, _shares(shape, rows, heads, access))
 
 

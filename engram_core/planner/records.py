@@ -13,6 +13,7 @@ from engram_core.planner.validation import require, require_whole
 PAGE_BYTES = 4096
 LINE_BYTES = 64  # what a processor reads from memory at once
 FP8_BLOCK = 32  # values that share a one-byte scale
+OUTPUT_BYTES_PER_VALUE = 2  # bfloat16, whatever is stored
 MAX_ROW_DIM = 65_536
 
 BITS_PER_VALUE = {"bfloat16": 16, "float16": 16, "int8": 8, "fp8": 8, "int4": 4}
@@ -47,6 +48,11 @@ class RecordFormat:
     def bytes(self) -> int:
         """Bytes of a row: payload and scales."""
         return self.row_dim * BITS_PER_VALUE[self.dtype] // 8 + self.scale_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of a row as compute gets it, and as caches keep it: bfloat16."""
+        return OUTPUT_BYTES_PER_VALUE * self.row_dim
 
     @property
     def line_bytes(self) -> int:

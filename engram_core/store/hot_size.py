@@ -16,7 +16,7 @@ def cache_bytes(num_rows: int, row_dim: int, slots: int) -> int:
 
 
 def slots_in(budget_bytes: int, num_rows: int, row_dim: int) -> int:
-    """Rows that such a cache keeps in `budget_bytes`: at most all, 0 where the map alone fills it."""
+    """Rows that such a cache keeps in `budget_bytes`; 0 where its map alone takes more."""
     fixed = cache_bytes(num_rows, row_dim, 0)
     slot = cache_bytes(num_rows, row_dim, 1) - fixed
     return max(0, min(num_rows, (budget_bytes - fixed) // slot))

@@ -11,7 +11,8 @@ def read_row_token(name: str, file: str) -> str:
     """The token in a file, without the line's end; it travels in a header, hence ASCII.
 
     Args:
-        name: of the setting, for errors. file: where the token is.
+        name: of the setting, for errors.
+        file: where the token is.
 
     Raises:
         ConfigError: the file cannot be read, or holds no token.

@@ -43,7 +43,7 @@ def test_a_row_is_read_where_it_lies():
     """
     slots = 100_000 * (120 + 16)
     made = planned(
-        device_memory=200_000 * 64, dram=5 * 800_000 + slots, extra_memory=slots, ssd_iops=1e6,
+        device_memory=200_000 * 120, dram=5 * 800_000 + slots, extra_memory=slots, ssd_iops=1e6,
         extra_latency_ns=100.0,
     )  # fmt: skip
     assert made.fits
@@ -141,9 +141,9 @@ def test_rows_without_a_place_are_the_bottleneck():
     assert tier(made, "nowhere").share == pytest.approx(480_000 / 800_000)
 
 
-def test_device_rows_are_copies_unless_it_has_all():
-    half = 400_000 * 64
-    assert not planned(device_memory=half, dram=half).fits
+def test_device_rows_are_copies_in_bfloat16_unless_it_has_all():
+    half = 400_000 * 120
+    assert not planned(device_memory=half, dram=400_000 * 64).fits
     assert planned(device_memory=2 * half).fits
     assert tier(planned(device_memory=2 * half), "device").share == 1
 
