@@ -23,7 +23,13 @@ import numpy as np
 
 from engram_core.disk_reads import compile_reads
 from engram_core.hot_kernels import copy_rows, find_places, reserve_slots, store_rows
-from engram_core.record_kernels import take_copied, take_fp8, take_int4, take_int8
+from engram_core.record_kernels import (
+    take_copied,
+    take_fp8,
+    take_int4,
+    take_int8,
+    touch_records,
+)
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -38,6 +44,7 @@ class Kernels:
     take_sparse: Callable[..., int]
     count_unique: Callable[..., int]
     add_gated: Callable[..., None]
+    touch_records: Callable[..., int]
     take_copied: Callable[..., None]
     take_int8: Callable[..., None]
     take_fp8: Callable[..., None]
@@ -117,6 +124,7 @@ def _compile_all() -> Kernels:
             # sums may be reordered, or they could not be vectorised
             fastmath={"reassoc", "contract", "nsz"},
         ),
+        touch_records=compiled(touch_records, "int64", records),
         take_copied=compiled(take_copied, "void", [*records, words]),
         take_int8=compiled(take_int8, "void", [*records, words]),
         take_fp8=compiled(take_fp8, "void", [*records, floats, words]),
