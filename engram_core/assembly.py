@@ -21,6 +21,7 @@ from engram_core.placement import Placement, place_remotely, place_tables, with_
 from engram_core.remote_tables import open_remote
 from engram_core.row_cost import RowCost
 from engram_core.start_probe import measure_handoff, measure_rows
+from engram_core.served_orders import ServedOrders
 from engram_core.store.base import Tier
 from engram_core.store.disk import DiskTier
 from engram_core.store.fallback import FailurePolicy, with_policy
@@ -59,13 +60,15 @@ def open_version(
     Raises:
         MismatchError: the tokenizer's class map is not the artefact's, a weight's shape is not
             the configuration's, or a table's bytes are not what the manifest says.
-        ConfigError: `memory` asks for what this artefact cannot do.
+        ConfigError: `memory` asks for what this artefact cannot do, for example for orders that it
+            lacks.
         TierError: a row server cannot be reached.
     """
     artefact.check_tokenizer(compressor)
     compiled.load()  # now, and never within a request
     layers = artefact.config.layer_ids
     config = memory or MemoryConfig()
+    served = ServedOrders.of(artefact.config, config.orders)  # before anything is read
     placement = place(artefact, config)
     modules = {layer: make_module(artefact, layer) for layer in layers}
     bare, close = _open_tiers(artefact, placement, config, progress)
@@ -82,7 +85,7 @@ def open_version(
             on_last_release()
 
     return MemoryVersion(
-        NgramHasher(artefact.layout, compressor.class_ids),
+        NgramHasher(artefact.layout, compressor.class_ids, served.orders),
         compressor.fingerprint,
         tiers,
         modules,
