@@ -24,7 +24,8 @@ def rows_of(layout, layer, orders):
         for column in range(config.num_columns)
         if config.orders[column // config.num_heads] in orders
     ]
-    return np.concatenate([np.arange(starts[c], starts[c] + sizes[c]) for c in columns])
+    ids = [np.arange(starts[c], starts[c] + sizes[c]) for c in columns]
+    return np.concatenate([np.empty(0, dtype=np.int64), *ids])
 
 
 def zeroed_tier(layout, layer, tier, orders):
