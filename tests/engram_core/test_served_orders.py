@@ -27,6 +27,7 @@ from engram_core.assembly import open_version
 from engram_core.config import EngramConfig
 from engram_core.cpu_cores import CpuCores
 from engram_core.cpu_device import CpuDevice
+from engram_core.device_placement import cache_on_device
 from engram_core.errors import ConfigError
 from engram_core.hashing import NgramHasher
 from engram_core.memory_config import MemoryConfig
@@ -187,6 +188,18 @@ def test_no_tier_is_asked_for_a_dropped_row(device):
     for layer, tier in memory.tiers.items():
         by_order = [tier.fetches[rows_of(memory.layout, layer, [n])].sum() > 0 for n in ORDERS]
         assert by_order == [True, False, True]
+
+
+@pytest.mark.parametrize("choice", ["auto", "on"])
+def test_a_cache_on_the_device_asks_for_no_dropped_row_either(choice):
+    memory = small_memory(orders=ORDERS, served=(2, 4), wrap=lambda _, tier: CountingTier(tier))
+    config = MemoryConfig(device_cache=choice)
+    cached = cache_on_device(memory, SimulatedDevice(), config)
+    assert (cached.id, cached.served) == (memory.id, memory.served)
+    found, _ = run(cached, SimulatedDevice)
+    assert equal(found, run(pair((2, 4))[1], SimulatedDevice)[0])
+    for layer, tier in memory.tiers.items():
+        assert tier.fetches[rows_of(memory.layout, layer, [3])].sum() == 0
 
 
 def test_the_ids_travel_to_a_device_table_for_served_orders_alone():
