@@ -40,11 +40,11 @@ def folders(tmp_path_factory):
     return path, shelf / "memories"
 
 
-def live(folders, name, **config):
+def live(folders, name, settings=None, **config):
     model, shelf = folders
     told = {"model": str(model), "engram": str(shelf / name), "engram_dir": str(shelf)}
     told |= {"dtype": "float32", "admin_key": KEY, "engram_config": json.dumps(config)}
-    return serve(LoadReal(), max_model_len=256, **told)
+    return serve(LoadReal(), max_model_len=256, **told, **(settings or {}))
 
 
 def answers(served):
@@ -71,7 +71,8 @@ def expected(folders):
 
 
 def test_answers_info_log_and_metrics(folders, expected, caplog):
-    with caplog.at_level(logging.INFO), live(folders, "first", orders=[2, 4]) as served:
+    audited = {"prefetch_audit": 1.0}
+    with caplog.at_level(logging.INFO), live(folders, "first", audited, orders=[2, 4]) as served:
         assert answers(served) == expected["first"]
         info = served.client.get("/info").json()["engram"]
         assert info["orders"] == [2, 3, 4]
@@ -85,6 +86,11 @@ def test_answers_info_log_and_metrics(folders, expected, caplog):
             ]
             assert read[0] == read[1] > 0
         assert 'order="3"' not in text
+        audit = {
+            result: metric_value(text, "engram_prefetch_audit_rows_total", result=result)
+            for result in ("match", "mismatch", "unread")
+        }
+        assert audit["match"] > 0 == audit["mismatch"] == audit["unread"]
     with live(folders, "first") as served:
         assert answers(served) != expected["first"]
         assert served.client.get("/info").json()["engram"]["served_orders"] == [2, 3, 4]
