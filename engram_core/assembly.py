@@ -21,7 +21,6 @@ from engram_core.placement import Placement, place_remotely, place_tables, with_
 from engram_core.remote_tables import open_remote
 from engram_core.row_cost import RowCost
 from engram_core.start_probe import measure_handoff, measure_rows
-from engram_core.served_orders import ServedOrders
 from engram_core.store.base import Tier
 from engram_core.store.disk import DiskTier
 from engram_core.store.fallback import FailurePolicy, with_policy
@@ -38,6 +37,8 @@ from engram_core.tables.manifest import FileRecord
 from engram_core.tables.native import MODULE_NAME
 from engram_core.tables.packed_file import PackedFile, Progress
 from engram_core.version import MemoryVersion
+
+_SAMPLED_TOKENS = 8192  # whose rows stand for all that can be asked for
 
 
 def open_version(
@@ -68,12 +69,13 @@ def open_version(
     compiled.load()  # now, and never within a request
     layers = artefact.config.layer_ids
     config = memory or MemoryConfig()
-    served = ServedOrders.of(artefact.config, config.orders)  # before anything is read
+    # refuses orders that the artefact lacks before a table is read
+    hasher = NgramHasher(artefact.layout, compressor.class_ids, config.orders)
     placement = place(artefact, config)
     modules = {layer: make_module(artefact, layer) for layer in layers}
     bare, close = _open_tiers(artefact, placement, config, progress)
     try:
-        placement = with_cost(placement, config, _measure(bare))
+        placement = with_cost(placement, config, _measure(bare, hasher))
         tiers = {layer: _stack(bare[layer], artefact, placement, config) for layer in layers}
     except EngramError:
         close()
@@ -85,7 +87,7 @@ def open_version(
             on_last_release()
 
     return MemoryVersion(
-        NgramHasher(artefact.layout, compressor.class_ids, served.orders),
+        hasher,
         compressor.fingerprint,
         tiers,
         modules,
@@ -107,9 +109,14 @@ def _open_tiers(
     return tiers, lambda: None
 
 
-def _measure(tiers: Mapping[int, Tier]) -> RowCost | None:
-    """What a row costs: of the largest table, which caches hold the least of."""
-    return measure_rows(max(tiers.values(), key=lambda tier: tier.num_rows))
+def _measure(tiers: Mapping[int, Tier], hasher: NgramHasher) -> RowCost | None:
+    """What a row costs: of the largest table, which caches hold the least of.
+
+    Rows of orders that are not served are not read here either.
+    """
+    layer = max(tiers, key=lambda each: tiers[each].num_rows)
+    among = hasher.any_rows(layer, _SAMPLED_TOKENS) if hasher.served.dropped else None
+    return measure_rows(tiers[layer], among=among)
 
 
 def _limit_inline(

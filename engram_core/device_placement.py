@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from engram_core.device import Device
 from engram_core.device_lane import DeviceLane
 from engram_core.device_trial import try_cache
@@ -121,6 +119,4 @@ def _trial_tier(version: MemoryVersion) -> Tier:
     tier = version.tiers[layer]
     if not version.served.dropped:
         return tier
-    shape = (_SAMPLED_TOKENS, version.config.max_order)
-    windows = np.random.default_rng(0).integers(0, version.layout.compressed_size, shape)
-    return RowSample(tier, version.hasher.window_rows(windows, layer).reshape(-1))
+    return RowSample(tier, version.hasher.any_rows(layer, _SAMPLED_TOKENS))

@@ -144,6 +144,12 @@ class NgramHasher:
             ids += [*history[: -reach - 1 : -1], *padding[len(history) :]]
         return self._compress(ids).reshape(len(histories), reach)
 
+    def any_rows(self, layer: int, num_tokens: int, seed: int = 0) -> Int64Array:
+        """Different rows of `layer` that random tokens read, for measurements: int64 ``[n]``."""
+        shape = (num_tokens, self.layout.config.max_order)
+        windows = np.random.default_rng(seed).integers(0, self.layout.compressed_size, shape)
+        return np.unique(self.window_rows(windows, layer))
+
     def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
         """Absolute rows of ready-made windows: int64 ``[tokens, N]`` -> ``[tokens, columns]``."""
         constants = self._constants.get(layer)

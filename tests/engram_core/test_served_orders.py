@@ -272,6 +272,14 @@ def test_staging_is_reserved_for_served_rows_alone():
     prefetcher.close()
 
 
+def test_rows_for_measurements_are_of_served_orders():
+    memory = small_memory(orders=ORDERS, served=(2, 4))
+    for layer in memory.layer_ids:
+        rows = memory.hasher.any_rows(layer, 100)
+        assert np.isin(rows, rows_of(memory.layout, layer, (2, 4))).all()
+        assert len(np.unique(rows)) == len(rows) > 100
+
+
 @given(
     st.lists(st.integers(0, NUM_IDS - 1), min_size=1, max_size=9),
     st.sampled_from(SUBSETS),
