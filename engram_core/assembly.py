@@ -141,8 +141,8 @@ def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
     """Where the tables of an artefact will lie.
 
     Raises:
-        ConfigError: a table that is not packed is told to stay on the SSD, or one that is read in
-            place to come from row servers.
+        ConfigError: a table that is not packed is told to stay on the SSD, one that is read in
+            place to come from row servers, or what `memory` says does not fit the free memory.
     """
     storage = artefact.manifest.storage
     if memory.tier == "remote" and storage == IN_PLACE:
@@ -151,7 +151,7 @@ def place(artefact: Artefact, memory: MemoryConfig) -> Placement:
             "ssd, or an artefact made of it (engram-server table convert)"
         )
     if memory.tier == "remote":
-        return place_remotely(memory)
+        return place_remotely(memory, free_host_memory())
     table_bytes = packed_bytes(artefact)
     if table_bytes:
         placement = place_tables(table_bytes, memory, free_host_memory())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from engram_core.errors import ConfigError
 from engram_core.host_memory import HostMemory
 from engram_core.memory_config import MemoryConfig
 from engram_core.row_cost import RowCost, in_us
@@ -49,23 +50,33 @@ def place_tables(table_bytes: int, config: MemoryConfig, memory: HostMemory) -> 
         table_bytes: of all layers.
         config: what the operator said.
         memory: what is free.
+
+    Raises:
+        ConfigError: what the operator said does not fit the free memory; a process that tried
+            would be killed in the middle of loading.
     """
     sizes = (
         f"the tables take {table_bytes / _GIB:.2f} GiB and {memory.free_bytes / _GIB:.2f} GiB are "
         f"free ({memory.source})"
     )
     tier, why = config.tier, f"as told; {sizes}"
+    if tier == "dram" and table_bytes > memory.free_bytes:
+        raise ConfigError(f"tier is 'dram', but {sizes}; accepted: ssd, or auto, which takes it")
     if tier == "auto":
         fits = table_bytes <= memory.free_bytes * _DRAM_SHARE
         tier = "dram" if fits else "ssd"
         why = sizes if fits else f"{sizes}, of which tables get at most {_DRAM_SHARE:.0%}"
-    return _with_cache(Placement(tier, why), config, None)
+    placement = _with_cache(Placement(tier, why), config, None)
+    _check_hot_cache(placement, config, table_bytes if tier == "dram" else 0, memory)
+    return placement
 
 
-def place_remotely(config: MemoryConfig) -> Placement:
-    """Tables that row servers have."""
+def place_remotely(config: MemoryConfig, memory: HostMemory) -> Placement:
+    """Tables that row servers have. Raises ConfigError for a hot cache that does not fit."""
     why = f"as told; rows from {', '.join(config.row_servers)}"
-    return _with_cache(Placement("remote", why), config, None)
+    placement = _with_cache(Placement("remote", why), config, None)
+    _check_hot_cache(placement, config, 0, memory)
+    return placement
 
 
 def with_cost(placement: Placement, config: MemoryConfig, cost: RowCost | None) -> Placement:
@@ -100,3 +111,17 @@ def _choose_hot_cache(config: MemoryConfig, tier: str, cost: RowCost | None) -> 
     if cost.cached_s(EXPECTED_HIT_RATE) < cost.first_s:
         return True, f"on: {kept}; {figures}"
     return False, f"off: {figures}, which does not pay at a hit rate of {EXPECTED_HIT_RATE:.0%}"
+
+
+def _check_hot_cache(
+    placement: Placement, config: MemoryConfig, taken_bytes: int, memory: HostMemory
+) -> None:
+    """Refuse a cache that does not fit beside the `taken_bytes` of tables in host memory."""
+    size, left = config.hot_cache_bytes, max(0, memory.free_bytes - taken_bytes)
+    if placement.hot_cache and size is not None and size > left:
+        tables = f", of which the tables take {taken_bytes / _GIB:.2f} GiB" if taken_bytes else ""
+        free = f"{memory.free_bytes / _GIB:.2f} GiB are free ({memory.source}){tables}"
+        raise ConfigError(
+            f"hot_cache_bytes is {size} ({size / _GIB:.2f} GiB), but {free}; "
+            f"accepted: up to {left} bytes, or hot_cache off"
+        )

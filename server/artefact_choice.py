@@ -127,4 +127,5 @@ def _matching(shelves: Sequence[Path], fingerprint: str) -> Path:
 def _folders(shelves: Sequence[Path], is_wanted: Callable[[Path], bool]) -> Iterator[Path]:
     for shelf in shelves:
         if shelf.is_dir():
-            yield from sorted(folder for folder in shelf.iterdir() if is_wanted(folder))
+            visible = (p for p in shelf.iterdir() if not p.name.startswith("."))  # not being made
+            yield from sorted(folder for folder in visible if is_wanted(folder))

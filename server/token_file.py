@@ -32,9 +32,9 @@ def read_tokens(path: Path, tokenizer_path: Path | None) -> tuple[Int64Array, In
     Raises:
         ConfigError: a file is missing or is not what its name says.
     """
-    tokenizer = None if tokenizer_path is None else _tokenizer(tokenizer_path)
+    tokenizer = None if tokenizer_path is None else open_tokenizer(tokenizer_path)
     if path.suffix in (".npy", ".json"):
-        ids = _checked(_read_ids(path), path)
+        ids = read_ids(path)
     elif tokenizer is None:
         raise ConfigError(
             f"token_file is {path.name!r}, a text, and tokenizer is not given; accepted: a text "
@@ -48,7 +48,12 @@ def read_tokens(path: Path, tokenizer_path: Path | None) -> tuple[Int64Array, In
     return ids, TokenCompressor.from_tokenizer(tokenizer).class_ids
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def open_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a ``tokenizer.json`` or its folder; it neither cuts nor pads.
+
+    Raises:
+        ConfigError: it is missing or cannot be read.
+    """
     file = path / TOKENIZER_NAME if path.is_dir() else path
     try:
         tokenizer = Tokenizer.from_buffer(_bytes("tokenizer", file))
@@ -64,33 +69,47 @@ def _tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_ids(path: Path) -> Any:
+def read_ids(path: Path, field: str = "token_file", max_bytes: int = MAX_BYTES) -> Int64Array:
+    """All ids of a ``.npy`` or ``.json`` file: int64 ``[tokens]``.
+
+    Args:
+        path: the file.
+        field: what errors call it.
+        max_bytes: of the file.
+
+    Raises:
+        ConfigError: the file is missing, larger, or not what its name says.
+    """
+    blob = _bytes(field, path, max_bytes)
     try:
-        if path.suffix == ".json":
-            return json.loads(_bytes("token_file", path))
-        return np.load(io.BytesIO(_bytes("token_file", path)), allow_pickle=False)
-    except (ValueError, EOFError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise _no_ids(path) from None
+        values = (
+            json.loads(blob)
+            if path.suffix == ".json"
+            else np.load(io.BytesIO(blob), allow_pickle=False)
+        )
+    except (ValueError, EOFError, RecursionError):
+        raise no_ids(path, field) from None
+    return checked_ids(values, path, field)
 
 
-def _checked(values: Any, path: Path) -> Int64Array:
+def checked_ids(values: Any, path: Path, field: str) -> Int64Array:
+    """Ids as int64 ``[tokens]``. Raises ConfigError for anything but ids in one list."""
     try:
         ids = np.asarray(values)
     except (ValueError, OverflowError):
-        raise _no_ids(path) from None
+        raise no_ids(path, field) from None
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise _no_ids(path)
+        raise no_ids(path, field)
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) <= MAX_ID:
         raise ConfigError(
-            f"token_file has ids from {ids.min()} to {ids.max()}; accepted: 0 to {MAX_ID}"
+            f"{field} has ids from {ids.min()} to {ids.max()}; accepted: 0 to {MAX_ID}"
         )
     return ids.astype(np.int64)
 
 
-def _no_ids(path: Path) -> ConfigError:
-    return ConfigError(f"token_file is {path.name!r}; accepted: one list of whole numbers in it")
+def no_ids(path: Path, field: str) -> ConfigError:
+    """The sentence about a file that does not hold one list of ids."""
+    return ConfigError(f"{field} is {path.name!r}; accepted: one list of whole numbers in it")
 
 
 def _text(path: Path) -> str:
@@ -100,16 +119,16 @@ def _text(path: Path) -> str:
         raise ConfigError(f"token_file is {path.name!r}; accepted: a text in UTF-8") from None
 
 
-def _bytes(name: str, path: Path) -> bytes:
+def _bytes(name: str, path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     try:
         if not path.is_file():
             raise ConfigError(f"{name} is {path.name!r}, which does not exist; accepted: a file")
         size = path.stat().st_size
-        if size <= MAX_BYTES:
+        if size <= max_bytes:
             return path.read_bytes()
     except OSError as error:
         reason = error.strerror or "unreadable"
         raise ConfigError(
             f"{name} is {path.name!r}, which cannot be read ({reason}); accepted: a file"
         ) from None
-    raise ConfigError(f"{name} is {path.name!r} with {size} bytes; accepted: up to {MAX_BYTES}")
+    raise ConfigError(f"{name} is {path.name!r} with {size} bytes; accepted: up to {max_bytes}")

@@ -11,8 +11,9 @@ import torch
 
 from engram_core.compression import TokenCompressor
 from engram_core.config import EngramConfig
-from engram_core.errors import MismatchError
+from engram_core.errors import ArtefactError, MismatchError
 from engram_core.layout import HashLayout
+from engram_core.tables.compressed_file import SUFFIX, CompressedFile
 from engram_core.tables.float8_reader import Float8Reader
 from engram_core.tables.manifest import FileRecord, Manifest
 from engram_core.tables.packed_file import PackedFile
@@ -26,14 +27,19 @@ def table_name(layer: int) -> str:
     return f"table-layer{layer}.safetensors"
 
 
+def table_file(manifest: Manifest, layer: int) -> str:
+    """The file that holds a layer's table as the manifest says, compressed or not."""
+    return table_name(layer) + (SUFFIX if manifest.is_compressed else "")
+
+
 class Artefact:
     """What an opener read and checked.
 
     Args:
         name: the folder's name.
         manifest: what it declares, or what its opener found.
-        tables: of each Engram layer: rows in memory, or opened files. Empty where somebody else
-            has the rows.
+        tables: of each Engram layer: rows in memory, or opened files, which are compressed if the
+            manifest says so. Empty where somebody else has the rows.
         modules: the weights of each layer's module, named as in `EngramModule.state_dict`.
         extras: further files by name, such as a licence or the facts.
         content: digest (hex) for a memory version's id; its opener says of what.
@@ -43,7 +49,7 @@ class Artefact:
         self,
         name: str,
         manifest: Manifest,
-        tables: Mapping[int, StoredRows],
+        tables: Mapping[int, StoredRows | CompressedFile],
         modules: Mapping[int, Mapping[str, torch.Tensor]],
         *,
         content: str,
@@ -63,13 +69,40 @@ class Artefact:
         """The memory's hash constants."""
         return self.manifest.layout
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether `compressed` has the tables, and not `rows`."""
+        return self.manifest.is_compressed
+
     def rows(self, layer: int) -> StoredRows:
-        """The table of an Engram layer."""
-        return self._tables[layer]
+        """The table of an Engram layer.
+
+        Raises:
+            ArtefactError: it is compressed; says how to expand it.
+        """
+        table = self._tables[layer]
+        if isinstance(table, CompressedFile):
+            raise ArtefactError(
+                f"{self.name} is compressed ({self.manifest.compression}), which is for copies and "
+                "not for serving; accepted: what `engram-server table convert "
+                f"{self.name} NEW --compress none` makes of it"
+            )
+        return table
+
+    def compressed(self, layer: int) -> CompressedFile:
+        """The compressed table of an Engram layer, read front to back.
+
+        Raises:
+            ArtefactError: it is not compressed.
+        """
+        table = self._tables[layer]
+        if not isinstance(table, CompressedFile):
+            raise ArtefactError(f"{self.name} is not compressed; accepted: its rows as they are")
+        return table
 
     def table_record(self, layer: int) -> FileRecord:
         """What the manifest says of a layer's table file."""
-        return self.manifest.files[table_name(layer)]
+        return self.manifest.files[table_file(self.manifest, layer)]
 
     def module_state(self, layer: int) -> Mapping[str, torch.Tensor]:
         """The weights of a layer's module, by the names of `EngramModule.state_dict`."""

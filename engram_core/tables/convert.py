@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engram_core.errors import ConfigError, MismatchError
 from engram_core.tables.artefact import Artefact
+from engram_core.tables.encoding import PACKED
 from engram_core.tables.imported import ImportedMemory
 from engram_core.tables.manifest import BackboneRecord, Manifest, TokenizerRecord
 from engram_core.tables.packed_file import Progress
@@ -17,21 +18,27 @@ from engram_core.tables.writer import ArtefactContent, write_artefact
 
 
 def pack_artefact(
-    source: Artefact, folder: Path, dtype: str, progress: Progress = lambda _rows: None
+    source: Artefact,
+    folder: Path,
+    dtype: str,
+    progress: Progress = lambda _rows: None,
+    compression: str = "none",
 ) -> None:
     """Write `source` as a packed artefact of `dtype` to the new folder `folder`.
 
-    Values pass through bf16, which is what a row is; packing to the format that a table has already
-    gives the same values. An interrupted call leaves nothing of that name.
+    Values pass through bf16, which is what a row is; a packed table that stays in its format keeps
+    its stored bytes. An interrupted call leaves nothing of that name.
 
     Args:
-        source: an opened artefact of any storage.
+        source: an opened artefact of any storage, compressed or not.
         folder: the new artefact.
         dtype: see `records.RecordFormat`.
         progress: receives rows as they are written.
+        compression: ``"zstd"`` for an artefact to be copied elsewhere and expanded there.
 
     Raises:
-        ArtefactError: `folder` exists. ConfigError: a dtype that the rows cannot be packed in.
+        ArtefactError: `folder` exists, or cannot be written.
+        ConfigError: a dtype that the rows cannot be packed in, or no library to compress with.
     """
     manifest, layers = source.manifest, source.config.layer_ids
     content = ArtefactContent(
@@ -41,9 +48,10 @@ def pack_artefact(
         tables={layer: reader(source, layer) for layer in layers},
         modules={layer: source.module_state(layer) for layer in layers},
         dtype=dtype,
-        training=_training(manifest),
+        training=_training(manifest, dtype),
         extras=source.extras(),
         packed=True,
+        compression=compression,
     )
     write_artefact(folder, content, progress)
 
@@ -54,6 +62,7 @@ def pack_foreign(
     folder: Path,
     dtype: str,
     progress: Progress = lambda _rows: None,
+    compression: str = "none",
 ) -> None:
     """Write a foreign memory as a packed artefact for the model `backbone`.
 
@@ -65,10 +74,12 @@ def pack_foreign(
         folder: the new artefact.
         dtype: see `records.RecordFormat`.
         progress: receives rows as they are written.
+        compression: see `pack_artefact`.
 
     Raises:
-        ArtefactError: `folder` exists. ConfigError: the tokenizer is missing, or a dtype that the
-            rows cannot be packed in. MismatchError: the memory is for a model of another shape.
+        ArtefactError: `folder` exists, or cannot be written.
+        ConfigError: the tokenizer is missing, or a dtype that the rows cannot be packed in.
+        MismatchError: the memory is for a model of another shape.
     """
     content = ArtefactContent(
         layout=source.layout,
@@ -79,6 +90,7 @@ def pack_foreign(
         dtype=dtype,
         training={"imported_from": source.source_format},
         packed=True,
+        compression=compression,
     )
     write_artefact(folder, content, progress)
 
@@ -108,11 +120,15 @@ def check_served_by(
 
 def reader(source: Artefact, layer: int) -> RowReader:
     """A layer's table, piece by piece."""
+    if source.is_compressed:
+        return source.compressed(layer)
     rows = source.rows(layer)
     return RowsReader(rows) if isinstance(rows, TableRows) else rows
 
 
-def _training(manifest: Manifest) -> dict[str, object]:
-    """How the memory was made, and that its rows were packed since."""
+def _training(manifest: Manifest, dtype: str) -> dict[str, object]:
+    """How the memory was made, and that its rows were packed since, where they were."""
+    if (manifest.storage, manifest.dtype) == (PACKED, dtype):
+        return {**manifest.training}
     made_from = {"storage": manifest.storage, "dtype": manifest.dtype}
     return {**manifest.training, "packed_from": made_from}

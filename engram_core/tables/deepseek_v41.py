@@ -46,7 +46,8 @@ def read_v41(source: TensorSource, data: Mapping[str, Any], maps: ClassMaps) -> 
     compressed_size = compressor.size if compressor else config.compressed_size
     if compressed_size is None:
         raise ConfigError(
-            f"{CONFIG_NAME} has no engram_compressed_vocab_size; pass the model's tokenizer"
+            f"{CONFIG_NAME} has no engram_compressed_vocab_size; accepted: the key, or the model's "
+            "tokenizer (table info and verify take --tokenizer or --model)"
         )
     layout = _layout(source, config, compressed_size)
     source.check(_specs(source, layout))

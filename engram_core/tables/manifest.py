@@ -21,8 +21,10 @@ from engram_core.tables.json_file import read_json
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "engram-native"
-FORMAT_VERSION = 2
-OLDEST_VERSION = 1  # without packed tables; written still where none is
+FORMAT_VERSION = 3  # with compressed tables
+PACKED_VERSION = 2  # with packed tables
+OLDEST_VERSION = 1  # with neither; the oldest that says everything is written
+COMPRESSIONS = ("none", "zstd")
 
 T = TypeVar("T")
 
@@ -63,17 +65,26 @@ class FileRecord:
 
     Attributes:
         bytes: its length. sha256: of its bytes; of its chunks' sums where there are chunks.
-        chunks: sha256 of every 64 MiB of a packed table.
+        chunks: sha256 of every 64 MiB of a packed table; of every frame of a compressed one.
+        frame_bytes: of every frame of a compressed table. expanded: the packed table that it
+            expands to.
     """
 
     bytes: int
     sha256: str
     chunks: tuple[str, ...] = ()
+    frame_bytes: tuple[int, ...] = ()
+    expanded: FileRecord | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; what is empty is left out."""
         record: dict[str, Any] = {"bytes": self.bytes, "sha256": self.sha256}
-        return record | ({"chunks": list(self.chunks)} if self.chunks else {})
+        further = {
+            "chunks": list(self.chunks),
+            "frame_bytes": list(self.frame_bytes),
+            "expanded": self.expanded and self.expanded.to_dict(),
+        }
+        return record | {name: value for name, value in further.items() if value}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -83,7 +94,11 @@ class FileRecord:
             raise TypeError(f"a file is {dict(data)!r}; accepted: bytes, a number, and sha256")
         if not isinstance(chunks, list) or not all(isinstance(chunk, str) for chunk in chunks):
             raise TypeError(f"chunks is {chunks!r}; accepted: a list of checksums")
-        return cls(num_bytes, total, tuple(chunks))
+        frames, expanded = data.get("frame_bytes", []), data.get("expanded")
+        if not isinstance(frames, list) or not all(type(n) is int and n > 0 for n in frames):
+            raise TypeError(f"frame_bytes is {frames!r}; accepted: a list of bytes")
+        whole = None if expanded is None else cls.from_dict(expanded)
+        return cls(num_bytes, total, tuple(chunks), tuple(frames), whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,7 @@ class Manifest:
         storage: ``"dense"``, ``"sparse"`` or ``"packed"``. dtype: of the stored rows.
         files: size and checksum of every other file, by name.
         training: free record of how the memory was made.
+        compression: of packed tables: ``"none"``, or ``"zstd"`` for tables on a journey.
     """
 
     layout: HashLayout
@@ -104,17 +120,33 @@ class Manifest:
     dtype: str
     files: Mapping[str, FileRecord]
     training: Mapping[str, Any] = field(default_factory=dict)
+    compression: str = "none"
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the tables must be expanded before anybody can look rows up."""
+        return self.compression != "none"
+
+    @property
+    def format_version(self) -> int:
+        """The oldest version of the format that can say all of this."""
+        if self.is_compressed:
+            return FORMAT_VERSION
+        return PACKED_VERSION if self.storage == PACKED else OLDEST_VERSION
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
+        tables = {"storage": self.storage, "dtype": self.dtype}
+        if self.is_compressed:
+            tables["compression"] = self.compression
         data = {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION if self.storage == PACKED else OLDEST_VERSION,
+            "format_version": self.format_version,
             "config": self.layout.config.to_dict(),
             "layout": _layout_record(self.layout),
             "tokenizer": asdict(self.tokenizer),
             "backbone": asdict(self.backbone),
-            "tables": {"storage": self.storage, "dtype": self.dtype},
+            "tables": tables,
             "files": {name: record.to_dict() for name, record in self.files.items()},
             "training": dict(self.training),
         }
@@ -131,7 +163,7 @@ class Manifest:
         data = read_json(folder / MANIFEST_NAME, "an artefact's folder")
         _expect("format", FORMAT, data.get("format"))
         version = data.get("format_version")
-        if version != OLDEST_VERSION:
+        if version not in (OLDEST_VERSION, PACKED_VERSION):
             _expect("format_version", FORMAT_VERSION, version)
         try:
             return cls._parse(data)
@@ -145,8 +177,11 @@ class Manifest:
         tables = data["tables"]
         if tables["dtype"] not in DTYPES.get(tables["storage"], ()):
             raise ConfigError(f"tables is {tables}; accepted: {DTYPES}")
+        compression = tables.get("compression", "none")
+        if compression not in (COMPRESSIONS if tables["storage"] == PACKED else ("none",)):
+            raise ConfigError(f"tables is {tables}; accepted: compression none, or zstd if packed")
         tokenizer = _record(TokenizerRecord, data["tokenizer"])
-        _expect("compressed_size", layout.compressed_size, tokenizer.compressed_size)
+        _check_class_map(tokenizer, layout)
         return cls(
             layout=layout,
             tokenizer=tokenizer,
@@ -155,7 +190,19 @@ class Manifest:
             dtype=tables["dtype"],
             files={name: FileRecord.from_dict(each) for name, each in data["files"].items()},
             training=data["training"],
+            compression=compression,
         )
+
+
+def _check_class_map(tokenizer: TokenizerRecord, layout: HashLayout) -> None:
+    """What can be told without the tokenizer; `Artefact.check_tokenizer` compares the map."""
+    size = layout.compressed_size
+    _expect("compressed_size", size, tokenizer.compressed_size)
+    _expect("length of the tokenizer fingerprint", 64, len(tokenizer.fingerprint))
+    if tokenizer.num_ids < size:
+        _expect("number of token ids", f"at least {size}, one a class", tokenizer.num_ids)
+    if tokenizer.pad_class >= size and not layout.config.keeps_unmapped_ids:
+        _expect("class of the pad token", f"below {size}", tokenizer.pad_class)
 
 
 def _layout_record(layout: HashLayout) -> dict[str, Any]:

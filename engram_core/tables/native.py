@@ -17,10 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from engram_core.errors import ArtefactError, MismatchError
-from engram_core.tables.artefact import Artefact, table_name
+from engram_core.tables.artefact import Artefact, table_file
+from engram_core.tables.compressed_file import SUFFIX, CompressedFile
 from engram_core.tables.encoding import PACKED, decode
 from engram_core.tables.manifest import MANIFEST_NAME, FileRecord, Manifest
-from engram_core.tables.packed_file import PackedFile, sum_of_chunks
+from engram_core.tables.packed_file import CHUNK_BYTES, PackedFile, sum_of_chunks
+from engram_core.tables.records import RecordFormat
 from engram_core.tables.rows import TableRows
 
 MODULE_NAME = "module.safetensors"
@@ -68,12 +70,21 @@ class _Folder:
                 raise ArtefactError(f"{MANIFEST_NAME} lists {name!r}; accepted: a plain file name")
 
     def _table_names(self) -> set[str]:
-        return {table_name(layer) for layer in self._config.layer_ids}
+        return {table_file(self.manifest, layer) for layer in self._config.layer_ids}
 
-    def _read_table(self, layer: int, blobs: Mapping[str, bytes]) -> TableRows | PackedFile:
-        name = table_name(layer)
+    def _open_compressed(self, name: str, layer: int) -> CompressedFile:
+        expected = RecordFormat(self.manifest.dtype, self._config.head_dim)
+        rows = self.manifest.layout.rows[layer]
+        return CompressedFile(self._folder / name, self.manifest.files[name], expected, rows)
+
+    def _read_table(
+        self, layer: int, blobs: Mapping[str, bytes]
+    ) -> TableRows | PackedFile | CompressedFile:
+        name = table_file(self.manifest, layer)
+        if self.manifest.is_compressed:
+            return self._open_compressed(name, layer)
         if self.manifest.storage == PACKED:
-            return self._open_packed(layer)
+            return self._open_packed(name, layer)
         if name not in blobs:
             raise ArtefactError(f"{name} is summed in chunks; accepted for packed tables only")
         return decode(
@@ -84,15 +95,16 @@ class _Folder:
             where=name,
         )
 
-    def _open_packed(self, layer: int) -> PackedFile:
-        record = self.manifest.files[table_name(layer)]
-        opened = PackedFile.open(self._folder / table_name(layer))
+    def _open_packed(self, name: str, layer: int) -> PackedFile:
+        record = self.manifest.files[name]
+        opened = PackedFile.open(self._folder / name)
         shape = (self.manifest.layout.rows[layer], self._config.head_dim)
         facts = (
             ("table dtype", self.manifest.dtype, opened.format.dtype),
             ("table rows and width", shape, (opened.num_rows, opened.row_dim)),
             ("bytes", record.bytes, opened.file_bytes),
             ("sha256 of the chunks", record.sha256, sum_of_chunks(record.chunks)),
+            ("number of chunks", -(-opened.file_bytes // CHUNK_BYTES), len(record.chunks)),
         )
         for what, expected, found in facts:
             if expected != found:
@@ -145,5 +157,10 @@ def _tensors(name: str, blob: bytes) -> dict[str, torch.Tensor]:
 
 
 def _content(files: Mapping[str, FileRecord]) -> str:
-    sums = "".join(f"{name} {record.sha256}\n" for name, record in sorted(files.items()))
+    """One sum for all files; compressed ones count as what they expand to."""
+    expanded = {
+        name.removesuffix(SUFFIX) if record.expanded else name: record.expanded or record
+        for name, record in files.items()
+    }
+    sums = "".join(f"{name} {record.sha256}\n" for name, record in sorted(expanded.items()))
     return hashlib.sha256(sums.encode()).hexdigest()

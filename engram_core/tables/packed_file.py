@@ -24,7 +24,7 @@ from engram_core.tables.records import PAGE_BYTES, RecordFormat
 
 CHUNK_BYTES = 64 * 2**20  # a checksum covers so much, counted from the file's start
 TENSOR = "records"
-_LARGEST_HEADER = 16 * PAGE_BYTES
+MAX_HEADER_BYTES = 16 * PAGE_BYTES  # its length included
 
 Progress = Callable[[int], None]  # receives the bytes done since its last call
 
@@ -47,6 +47,11 @@ class PackedFile:
     def row_dim(self) -> int:
         """Values in a row."""
         return self.format.row_dim
+
+    @property
+    def dtype(self) -> str:
+        """The row format."""
+        return self.format.dtype
 
     @property
     def table_bytes(self) -> int:
@@ -76,17 +81,18 @@ class PackedFile:
         """
         try:
             with path.open("rb") as file:
-                header, data_offset = _read_header(file, path.name)
+                opened = cls.parse(path, file)
                 size = path.stat().st_size
         except OSError:
             raise ArtefactError(f"{path.name} cannot be read") from None
-        opened = cls._parse(path, header, data_offset)
         if size != opened.file_bytes:
             raise MismatchError("bytes", expected=opened.file_bytes, found=size, where=path.name)
         return opened
 
     @classmethod
-    def _parse(cls, path: Path, header: object, data_offset: int) -> PackedFile:
+    def parse(cls, path: Path, file: BinaryIO) -> PackedFile:
+        """Read and check the header that `file` begins with; raises as `open` does."""
+        header, data_offset = _read_header(file, path.name)
         try:
             facts, tensor = header["__metadata__"], header[TENSOR]  # type: ignore[index]
             record = RecordFormat(str(facts["dtype"]), int(facts["row_dim"]))
@@ -103,19 +109,22 @@ class PackedFile:
         """The values of the rows `start` to `stop` (exclusive), bf16 ``[stop - start, row_dim]``.
 
         Raises:
-            ArtefactError: the file ends early.
+            ArtefactError: the file cannot be read, or ends early.
         """
-        record, per_page = self.format, self.format.records_per_page
-        first_page, last_page = start // per_page, -(-stop // per_page)
-        with self.path.open("rb") as file:
-            file.seek(self.data_offset + first_page * PAGE_BYTES)
-            data = np.fromfile(file, np.uint8, (last_page - first_page) * PAGE_BYTES)
-        if len(data) < (last_page - first_page) * PAGE_BYTES:
+        return self.format.unpack(self.read_records(start, stop).numpy())
+
+    def read_records(self, start: int, stop: int) -> torch.Tensor:
+        """Rows as stored, uint8 ``[stop - start, record_bytes]``; raises as `read` does."""
+        first, last = self.format.page_span(start, stop)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.data_offset + first)
+                pages = np.fromfile(file, np.uint8, last - first)
+        except OSError:
+            raise ArtefactError(f"{self.path.name} cannot be read") from None
+        if len(pages) < last - first:
             raise ArtefactError(f"{self.path.name} ends early; accepted: {self.file_bytes} bytes")
-        pages = data.reshape(-1, PAGE_BYTES)
-        records = pages[:, : per_page * record.record_bytes].reshape(-1, record.record_bytes)
-        skipped = start - first_page * per_page
-        return record.unpack(records[skipped : skipped + stop - start])
+        return torch.from_numpy(self.format.records(pages, start, stop))
 
 
 def sum_of_chunks(chunks: tuple[str, ...]) -> str:
@@ -126,7 +135,7 @@ def sum_of_chunks(chunks: tuple[str, ...]) -> str:
 def _read_header(file: BinaryIO, name: str) -> tuple[object, int]:
     start = file.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-    if not 0 < length <= _LARGEST_HEADER or (length + 8) % PAGE_BYTES:
+    if not 0 < length < MAX_HEADER_BYTES or (length + 8) % PAGE_BYTES:
         raise ArtefactError(f"{name} is no packed table: its header is {length} bytes")
     try:
         return json.loads(file.read(length)), 8 + length

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from typing import BinaryIO
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,13 @@ from engram_core.tables.packed_file import CHUNK_BYTES, TENSOR
 from engram_core.tables.records import PAGE_BYTES, Bytes, RecordFormat
 
 
+class Sink(Protocol):
+    """Where bytes go: a file, or whatever compresses them first."""
+
+    def write(self, data: Any, /) -> int:
+        """Take the next bytes."""
+
+
 class PackedWriter:
     """Writes a packed table front to back, and sums what it writes.
 
@@ -22,7 +29,7 @@ class PackedWriter:
         file: open for writing, at its start. record: the rows' format. num_rows: of the table.
     """
 
-    def __init__(self, file: BinaryIO, record: RecordFormat, num_rows: int) -> None:
+    def __init__(self, file: Sink, record: RecordFormat, num_rows: int) -> None:
         self._file, self._format, self._num_rows = file, record, num_rows
         self._written = 0
         self._left: Bytes = np.empty((0, record.record_bytes), np.uint8)  # less than a page
@@ -88,6 +95,11 @@ class _ChunkSums:
     def _close_chunk(self) -> None:
         self._done.append(self._open.hexdigest())
         self._open = hashlib.sha256()
+
+
+def file_bytes(record: RecordFormat, num_rows: int) -> int:
+    """Bytes of the file of a table."""
+    return len(_header(record, num_rows)) + record.table_bytes(num_rows)
 
 
 def _header(record: RecordFormat, num_rows: int) -> Bytes:

@@ -93,6 +93,18 @@ class RecordFormat:
         starts: npt.NDArray[np.int64] = pages * PAGE_BYTES + places * self.record_bytes
         return starts
 
+    def page_span(self, start: int, stop: int) -> tuple[int, int]:
+        """First and last byte (exclusive) of the pages with rows `start` to `stop` (exclusive)."""
+        per_page = self.records_per_page
+        return start // per_page * PAGE_BYTES, -(-stop // per_page) * PAGE_BYTES
+
+    def records(self, pages: Bytes, start: int, stop: int) -> Bytes:
+        """Records ``[stop - start, record_bytes]`` out of the bytes of `page_span`."""
+        per_page = self.records_per_page
+        whole = pages.reshape(-1, PAGE_BYTES)[:, : per_page * self.record_bytes]
+        skipped = start % per_page
+        return whole.reshape(-1, self.record_bytes)[skipped : skipped + stop - start]
+
     def pack(self, values: torch.Tensor) -> Bytes:
         """Records uint8 ``[n, record_bytes]`` of rows ``[n, row_dim]``.
 

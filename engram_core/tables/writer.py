@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,13 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from engram_core.errors import ArtefactError, ConfigError
+from engram_core.errors import ConfigError
 from engram_core.layout import HashLayout
 from engram_core.tables.artefact import table_name
+from engram_core.tables.compressed_file import SUFFIX
 from engram_core.tables.encoding import PACKED, encode, storage_of
 from engram_core.tables.manifest import (
+    COMPRESSIONS,
     MANIFEST_NAME,
     BackboneRecord,
     FileRecord,
@@ -26,11 +27,13 @@ from engram_core.tables.manifest import (
     TokenizerRecord,
 )
 from engram_core.tables.native import MODULE_NAME, module_prefix
+from engram_core.tables.new_folder import new_folder
 from engram_core.tables.packed_file import Progress, sum_of_chunks
-from engram_core.tables.packed_writer import PackedWriter
+from engram_core.tables.packed_writer import PackedWriter, Sink, file_bytes
 from engram_core.tables.reader import RecordReader
 from engram_core.tables.records import RecordFormat
 from engram_core.tables.rows import RowReader, RowsReader, TableRows
+from engram_core.tables.zstd_frames import FrameWriter, zstandard
 
 _PIECE_ROWS = 1 << 18  # of a packed table, converted at a time
 
@@ -48,6 +51,8 @@ class ArtefactContent:
         dtype: of the stored rows (see `encoding`).
         training: JSON-ready record of how the memory was made.
         extras: further files by name, such as a licence or the facts.
+        packed: whether rows are written as records (see `packed_file`).
+        compression: of packed tables, ``"none"`` or ``"zstd"`` (see `compressed_file`).
     """
 
     layout: HashLayout
@@ -59,6 +64,7 @@ class ArtefactContent:
     training: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, bytes] = field(default_factory=dict)
     packed: bool = False
+    compression: str = "none"
 
     @property
     def storage(self) -> str:
@@ -82,24 +88,16 @@ def write_artefact(
     `progress` receives the rows of packed tables written since its last call.
 
     Raises:
-        ArtefactError: something of that name exists already.
-        ConfigError: tables or modules do not fit the layout.
+        ArtefactError: something of that name exists already, or the disk does not take it all.
+        ConfigError: tables or modules do not fit the layout, or no library to compress with.
     """
-    if path.exists():
-        raise ArtefactError(f"{path.name} exists already; accepted: a new name")
     _check(content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
+    with new_folder(path) as work:
         records = {name: _write_blob(work / name, blob) for name, blob in _blobs(content).items()}
         if content.packed:
             records |= _write_packed(work, content, progress)
         manifest = _manifest(content, records)
         _write_blob(work / MANIFEST_NAME, manifest.to_json().encode())
-        work.chmod(0o755)
-        os.replace(work, path)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _check(content: ArtefactContent) -> None:
@@ -115,6 +113,12 @@ def _check(content: ArtefactContent) -> None:
             )
     if not content.packed and len({*map(storage_of, content.plain_tables.values())}) != 1:
         raise ConfigError("tables mix dense and sparse rows; accepted: one storage for all layers")
+    if content.compression not in (COMPRESSIONS if content.packed else ("none",)):
+        raise ConfigError(
+            f"compression is {content.compression!r}; accepted: none, or zstd for packed tables"
+        )
+    if content.compression == "zstd":
+        zstandard()  # refused before anything is read
     if content.layout.compressed_size != content.tokenizer.compressed_size:
         raise ConfigError(
             f"the layout was built for {content.layout.compressed_size} token classes; "
@@ -138,30 +142,70 @@ def _blobs(content: ArtefactContent) -> dict[str, bytes]:
 def _write_packed(
     folder: Path, content: ArtefactContent, progress: Progress
 ) -> dict[str, FileRecord]:
-    readers: dict[int, RowReader] = {
-        layer: RowsReader(rows) if isinstance(rows, TableRows) else rows
+    named: dict[str, RowReader] = {
+        table_name(layer): RowsReader(rows) if isinstance(rows, TableRows) else rows
         for layer, rows in content.tables.items()
     }
+    if content.compression == "zstd":
+        return {
+            name: _write_compressed(folder / name, rows, content.dtype, progress)
+            for name, rows in ((f"{name}{SUFFIX}", rows) for name, rows in named.items())
+        }
+    for name, rows in named.items():
+        _reserve(folder / name, rows, content.dtype)
     return {
-        table_name(layer): _write_table(folder / table_name(layer), rows, content.dtype, progress)
-        for layer, rows in readers.items()
+        name: _write_table(folder / name, rows, content.dtype, progress)
+        for name, rows in named.items()
     }
+
+
+def _reserve(path: Path, rows: RowReader, dtype: str) -> None:
+    """A file of the table's size, so that a full disk says so before hours of work.
+
+    Raises:
+        OSError: there is no room.
+    """
+    num_bytes = file_bytes(RecordFormat(dtype, rows.row_dim), rows.num_rows)
+    with path.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # file systems without it
+                raise
 
 
 def _write_table(path: Path, rows: RowReader, dtype: str, progress: Progress) -> FileRecord:
-    with path.open("wb") as file:
-        writer = PackedWriter(file, RecordFormat(dtype, rows.row_dim), rows.num_rows)
-        for start in range(0, rows.num_rows, _PIECE_ROWS):
-            stop = min(start + _PIECE_ROWS, rows.num_rows)
-            if isinstance(rows, RecordReader) and dtype == rows.dtype:
-                writer.append_records(rows.read_records(start, stop).numpy())  # bit by bit
-            else:
-                writer.append(rows.read(start, stop))
-            progress(stop - start)
-        num_bytes, chunks = writer.finish()
+    with path.open("r+b") as file:
+        num_bytes, chunks = _write_rows(file, rows, dtype, progress)
         file.flush()
         os.fsync(file.fileno())
     return FileRecord(num_bytes, sum_of_chunks(chunks), chunks)
+
+
+def _write_compressed(path: Path, rows: RowReader, dtype: str, progress: Progress) -> FileRecord:
+    with path.open("wb") as file:
+        frames = FrameWriter(file)
+        num_bytes, chunks = _write_rows(frames, rows, dtype, progress)
+        frame_bytes, sums = frames.finish()
+        file.flush()
+        os.fsync(file.fileno())
+    expanded = FileRecord(num_bytes, sum_of_chunks(chunks), chunks)
+    return FileRecord(sum(frame_bytes), sum_of_chunks(sums), sums, frame_bytes, expanded)
+
+
+def _write_rows(
+    sink: Sink, rows: RowReader, dtype: str, progress: Progress
+) -> tuple[int, tuple[str, ...]]:
+    """All rows of a table as records; returns their file's bytes and its chunks' checksums."""
+    writer = PackedWriter(sink, RecordFormat(dtype, rows.row_dim), rows.num_rows)
+    for start in range(0, rows.num_rows, _PIECE_ROWS):
+        stop = min(start + _PIECE_ROWS, rows.num_rows)
+        if isinstance(rows, RecordReader) and dtype == rows.dtype:
+            writer.append_records(rows.read_records(start, stop).numpy())  # bit by bit
+        else:
+            writer.append(rows.read(start, stop))
+        progress(stop - start)
+    return writer.finish()
 
 
 def _manifest(content: ArtefactContent, files: Mapping[str, FileRecord]) -> Manifest:
@@ -173,6 +217,7 @@ def _manifest(content: ArtefactContent, files: Mapping[str, FileRecord]) -> Mani
         dtype=content.dtype,
         files=files,
         training=content.training,
+        compression=content.compression,
     )
 
 

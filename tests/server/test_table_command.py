@@ -5,9 +5,11 @@ import json
 import pytest
 from artefacts import tiny_content
 from imports import write_config
-from in_place import write_checkpoint
+from in_place import served_compressor, write_checkpoint
+from model_folder import TOKENIZER, write_model
 
 from engram_core.tables import write_artefact
+from engram_core.tables.manifest import COMPRESSIONS
 from engram_core.tables.records import PACKED_DTYPES
 from server import table_options
 from server.cli import main
@@ -47,6 +49,38 @@ def test_convert_writes_an_artefact_that_verifies(shelf, capsys, dtype):
     assert code == 0
     assert out.startswith("new: 3 files, ")
     assert "verify: 100%" in err
+
+
+def test_a_compressed_copy_comes_back_bit_by_bit(shelf, capsys):
+    run(capsys, "convert", shelf / "tiny", shelf / "plain", "--dtype", "bfloat16")
+    code, out, err = run(capsys, "convert", shelf / "plain", shelf / "copy", "--compress", "zstd")
+    assert (code, out.strip()) == (0, str(shelf / "copy"))
+    assert "convert: 100%" in err
+    code, out, _ = run(capsys, "info", shelf / "copy")
+    facts = json.loads(out)
+    compression = facts["compression"]
+    assert (code, facts["dtype"], compression["codec"]) == (0, "bfloat16", "zstd")
+    assert (
+        f"zstd: {compression['expanded_bytes']} bytes of tables became {compression['bytes']} "
+        f"(ratio {compression['ratio']:.3f})\n"
+    ) in err
+    code, out, err = run(capsys, "verify", shelf / "copy")
+    assert (code, out[:14]) == (0, "copy: 3 files,")
+    assert "verify: 100%" in err
+    assert run(capsys, "convert", shelf / "copy", shelf / "back", "--compress", "none")[0] == 0
+    for path in (shelf / "plain").iterdir():
+        assert path.read_bytes() == (shelf / "back" / path.name).read_bytes()
+    assert len(list((shelf / "back").iterdir())) == len(list((shelf / "plain").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [((), "int8"), (("--compress", "none"), "int4"), (("--dtype", "float16"), "float16")],
+)
+def test_the_format_stays_where_only_compression_is_named(shelf, capsys, flags, dtype):
+    run(capsys, "convert", shelf / "tiny", shelf / "packed", "--dtype", "int4")
+    run(capsys, "convert", shelf / "packed", shelf / "new", *flags)
+    assert json.loads(run(capsys, "info", shelf / "new")[1])["dtype"] == dtype
 
 
 def test_damage_is_named_with_both_values(shelf, capsys):
@@ -106,5 +140,56 @@ def test_verify_says_what_a_checkpoint_cannot_show(tmp_path, capsys):
     assert (code, "rows of layer 1 (the sum of its primes)" in err) == (1, True)
 
 
+def test_a_tokenizer_gives_a_checkpoint_its_classes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ENGRAM_SERVER_CACHE_DIR", str(tmp_path / "cache"))
+    folder = write_checkpoint(tmp_path / "v41")
+    config = read_config(folder)
+    del config["engram_compressed_vocab_size"]
+    write_config(folder, config)
+    (tmp_path / "a.txt").write_text("the memory of the memory")
+    for action in ("info", "verify"):
+        code, _, err = run(capsys, action, folder)
+        assert (code, "--tokenizer or --model" in err) == (1, True)
+    compressor = served_compressor()
+    code, out, _ = run(capsys, "verify", folder, "--tokenizer", TOKENIZER)
+    assert (code, out.endswith(f"; the tokenizer gives its {compressor.size} token classes\n")) == (
+        0,
+        True,
+    )
+    code, out, _ = run(capsys, "info", folder, "--tokenizer", TOKENIZER)
+    facts = json.loads(out)
+    assert (code, facts["tokenizer_fingerprint"]) == (0, compressor.fingerprint)
+    assert "tokens" not in facts
+    words = ("info", folder, "--tokens", tmp_path / "a.txt", "--tokenizer", TOKENIZER)
+    tokens = json.loads(run(capsys, *words)[1])["tokens"]
+    assert tokens["tokens"] > 0
+    assert {load["layer"] for load in tokens["loads"]} == set(facts["layers"])
+
+
+def test_a_checkpoint_with_another_tokenizer_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ENGRAM_SERVER_CACHE_DIR", str(tmp_path / "cache"))
+    folder = write_checkpoint(tmp_path / "v41", engram_compressed_vocab_size=7)
+    code, out, err = run(capsys, "verify", folder, "--tokenizer", TOKENIZER)
+    assert (code, out) == (1, "")
+    assert "number of token classes does not match: expected 7" in err
+
+
+def test_a_checkpoint_travels_compressed_with_its_own_bytes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ENGRAM_SERVER_CACHE_DIR", str(tmp_path / "cache"))
+    folder, model = write_checkpoint(tmp_path / "v41"), write_model(tmp_path / "model")
+    small, back, direct = (tmp_path / name for name in ("small", "back", "direct"))
+    code, _, err = run(capsys, "convert", folder, small, "--model", model, "--compress", "zstd")
+    assert (code, "zstd: " in err) == (0, True)
+    assert run(capsys, "verify", small)[0] == 0
+    assert run(capsys, "convert", small, back, "--compress", "none")[0] == 0
+    words = ("--model", model, "--dtype", "float8_e4m3")
+    assert run(capsys, "convert", folder, direct, *words)[0] == 0
+    facts = json.loads(run(capsys, "info", back)[1])
+    assert facts["dtype"] == "float8_e4m3"
+    for name in facts["files"]:
+        assert (back / name).read_bytes() == (direct / name).read_bytes()
+
+
 def test_the_words_name_the_formats():
     assert table_options.PACKED_DTYPES == PACKED_DTYPES
+    assert table_options.COMPRESSIONS == COMPRESSIONS

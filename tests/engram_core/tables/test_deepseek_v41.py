@@ -157,7 +157,7 @@ def test_without_a_declared_size_the_tokenizer_is_needed(folder):
     with pytest.raises(ArtefactError, match="engram_compressed_vocab_size is None"):
         open_foreign(folder)
     edit(folder, engram_compressed_vocab_size=...)
-    with pytest.raises(ConfigError, match="pass the model's tokenizer"):
+    with pytest.raises(ConfigError, match="the key, or the model's tokenizer"):
         open_foreign(folder)
     imported = open_foreign(folder, tokenizer=TokenCompressor(SMALL.class_ids))
     assert imported.compressed_size == 763

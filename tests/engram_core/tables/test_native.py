@@ -121,7 +121,7 @@ def test_manifest_that_is_none(folder, text) -> None:
 
 
 def test_unknown_format_version(folder) -> None:
-    edit_manifest(folder, "format_version", value=3)
+    edit_manifest(folder, "format_version", value=4)
     mismatch(folder, "manifest.json", "format_version")
 
 

@@ -1,5 +1,6 @@
 """Writing an artefact: all or nothing, and only what fits together."""
 
+import errno
 import os
 from dataclasses import replace
 
@@ -19,10 +20,10 @@ def test_writing_twice_is_refused(tmp_path) -> None:
 
 def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch) -> None:
     def crash(*_):
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(os, "replace", crash)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(ArtefactError, match=r"a cannot be written \(no space left\) and nothing"):
         write_artefact(tmp_path / "a", tiny_content())
     assert list(tmp_path.iterdir()) == []
 
