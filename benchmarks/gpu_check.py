@@ -221,7 +221,7 @@ def describe_caches(version: MemoryVersion | None, device: Device) -> list[dict[
     found = []
     for layer, tier in version.tiers.items() if version is not None else ():
         if isinstance(tier, DeviceCache) and version is not None:
-            trial = try_cache(tier.inner, device, TRIAL_TOKENS * version.config.num_columns)
+            trial = try_cache(tier.inner, device, TRIAL_TOKENS * version.served.num_columns)
             facts = {"capacity_rows": tier.capacity_rows, "bytes": tier.nbytes}
             counts = {"admissions": tier.admissions, "evictions": tier.evictions}
             found.append(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.synthetic_rows import SyntheticRows
 from engram_core.compression import TokenCompressor
 from engram_core.config import EngramConfig
 from engram_core.errors import ArtefactError
@@ -26,40 +27,7 @@ ORDERS = (2, 3)
 NUM_HEADS = 8
 HEAD_DIM = 64
 ROW_BYTES = 2 * HEAD_DIM  # bfloat16
-_ROW_SCALE = 0.05
 _WEIGHT_SCALE = 0.02
-_BLOCK_ROWS = 1 << 18
-_MANTISSA = 0x7F  # bits of a bfloat16 whose change leaves sign and magnitude alone
-
-
-class SyntheticRows:
-    """A table read piece by piece: one random block, over and over, each time a little different.
-
-    In pass p over the block the lowest 7 bits of p flip mantissa bits of column 0, the next 7 those
-    of column 1: finite values stay finite, and no two rows are equal before 2**14 passes.
-
-    Args:
-        num_rows: of the table.
-        seed: of the block.
-    """
-
-    row_dim = HEAD_DIM
-
-    def __init__(self, num_rows: int, seed: int) -> None:
-        self.num_rows = num_rows
-        generator = torch.Generator().manual_seed(seed)
-        shape = (min(num_rows, _BLOCK_ROWS), HEAD_DIM)
-        block = torch.randn(shape, generator=generator) * _ROW_SCALE
-        self._block = block.bfloat16().view(torch.int16)
-
-    def read(self, start: int, stop: int) -> torch.Tensor:
-        """The rows `start` to `stop` (exclusive): bfloat16 ``[stop - start, 64]``."""
-        row_ids = torch.arange(start, stop)
-        passes = row_ids // _BLOCK_ROWS
-        rows = self._block[row_ids % _BLOCK_ROWS]
-        rows[:, 0] ^= (passes & _MANTISSA).to(torch.int16)
-        rows[:, 1] ^= (passes >> 7 & _MANTISSA).to(torch.int16)
-        return rows.view(torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +70,9 @@ class SyntheticMemory:
             layout=layout,
             tokenizer=TokenizerRecord.of(self.compressor, layout.config),
             backbone=self.backbone,
-            tables={layer: SyntheticRows(layout.rows[layer], layer) for layer in self.layers},
+            tables={
+                layer: SyntheticRows(layout.rows[layer], HEAD_DIM, layer) for layer in self.layers
+            },
             modules={layer: _module_state(layout.config, layer) for layer in self.layers},
             dtype="bfloat16",
             training={"made": "synthetic rows, for measurements"},

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epochs=options.epochs,
         seed=options.seed,
         tail_weight=options.tail_weight,
+        min_hit_orders=tuple(options.hit_orders),
     )
     print(f"{len(facts)} facts; running the backbone once over every context", flush=True)
     trainer = Trainer(model, tokenizer, facts, recipe, _Preparation())
@@ -71,6 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, help="train only the first N facts")
     parser.add_argument("--epochs", type=int, default=Recipe().epochs)
     parser.add_argument("--tail-weight", type=float, default=Recipe().tail_weight)
+    parser.add_argument(
+        "--hit-orders",
+        type=int,
+        nargs="*",
+        default=Recipe().min_hit_orders,
+        help="orders that the hit rule needs; none: no rule",
+    )
     parser.add_argument("--dtype", choices=("int4", "bfloat16"), default="int4")
     parser.add_argument("--seed", type=int, default=0)
     return parser
@@ -88,10 +96,12 @@ def _record(
     options: argparse.Namespace, num_facts: int, recall: list[float], seconds: float
 ) -> dict[str, Any]:
     layers = " ".join(map(str, options.layers))
+    is_default = tuple(options.hit_orders) == Recipe().min_hit_orders
+    rule = "" if is_default else " ".join([" --hit-orders", *map(str, options.hit_orders)])
     return {
         "command": f"python -m benchmarks.train_facts --facts {options.facts.name} --out DIR "
         f"--layers {layers} --epochs {options.epochs} --tail-weight {options.tail_weight} "
-        f"--seed {options.seed}",
+        f"--seed {options.seed}{rule}",
         "num_facts": num_facts,
         "recall_by_context_before_quantisation": recall,
         "duration_s": round(seconds),

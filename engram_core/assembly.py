@@ -38,6 +38,8 @@ from engram_core.tables.native import MODULE_NAME
 from engram_core.tables.packed_file import PackedFile, Progress
 from engram_core.version import MemoryVersion
 
+_SAMPLED_TOKENS = 8192  # whose rows stand for all that can be asked for
+
 
 def open_version(
     artefact: Artefact,
@@ -59,18 +61,21 @@ def open_version(
     Raises:
         MismatchError: the tokenizer's class map is not the artefact's, a weight's shape is not
             the configuration's, or a table's bytes are not what the manifest says.
-        ConfigError: `memory` asks for what this artefact cannot do.
+        ConfigError: `memory` asks for what this artefact cannot do, for example for orders that it
+            lacks.
         TierError: a row server cannot be reached.
     """
     artefact.check_tokenizer(compressor)
     compiled.load()  # now, and never within a request
     layers = artefact.config.layer_ids
     config = memory or MemoryConfig()
+    # refuses orders that the artefact lacks before a table is read
+    hasher = NgramHasher(artefact.layout, compressor.class_ids, config.orders)
     placement = place(artefact, config)
     modules = {layer: make_module(artefact, layer) for layer in layers}
     bare, close = _open_tiers(artefact, placement, config, progress)
     try:
-        placement = with_cost(placement, config, _measure(bare))
+        placement = with_cost(placement, config, _measure(bare, hasher))
         tiers = {layer: _stack(bare[layer], artefact, placement, config) for layer in layers}
     except EngramError:
         close()
@@ -82,7 +87,7 @@ def open_version(
             on_last_release()
 
     return MemoryVersion(
-        NgramHasher(artefact.layout, compressor.class_ids),
+        hasher,
         compressor.fingerprint,
         tiers,
         modules,
@@ -104,9 +109,14 @@ def _open_tiers(
     return tiers, lambda: None
 
 
-def _measure(tiers: Mapping[int, Tier]) -> RowCost | None:
-    """What a row costs: of the largest table, which caches hold the least of."""
-    return measure_rows(max(tiers.values(), key=lambda tier: tier.num_rows))
+def _measure(tiers: Mapping[int, Tier], hasher: NgramHasher) -> RowCost | None:
+    """What a row costs: of the largest table, which caches hold the least of.
+
+    Rows of orders that are not served are not read here either.
+    """
+    layer = max(tiers, key=lambda each: tiers[each].num_rows)
+    among = hasher.any_rows(layer, _SAMPLED_TOKENS) if hasher.served.dropped else None
+    return measure_rows(tiers[layer], among=among)
 
 
 def _limit_inline(

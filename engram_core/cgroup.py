@@ -1,4 +1,7 @@
-"""Where this process's control groups are: their folders, leaf first. Linux; elsewhere none."""
+"""Where this process's control groups are, leaf first, and what memory they allow.
+
+Linux; elsewhere there are none.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from pathlib import Path
 
 PROC_CGROUP = Path("/proc/self/cgroup")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+_MEMORY_LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_UNLIMITED = 2**60  # version 1 writes the largest page-aligned number for "none"
 
 
 def cgroup_folders(
@@ -25,6 +30,16 @@ def cgroup_folders(
             yield from ((2, folder) for folder in _upwards(root, path))
         elif controller in controllers.split(","):
             yield from ((1, folder) for folder in _upwards(root / controller, path))
+
+
+def memory_limits(
+    proc_cgroup: Path = PROC_CGROUP, root: Path = CGROUP_ROOT
+) -> Iterator[tuple[int, Path, int]]:
+    """The version, folder and limit in bytes of every group that limits this process's memory."""
+    for version, folder in cgroup_folders("memory", proc_cgroup, root):
+        limit = read_text(folder / _MEMORY_LIMIT[version]).strip()
+        if limit.isdigit() and int(limit) < _UNLIMITED:
+            yield version, folder, int(limit)
 
 
 def read_text(path: Path) -> str:

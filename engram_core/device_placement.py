@@ -15,10 +15,12 @@ from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
 from engram_core.store.device_cache import DeviceCache
 from engram_core.store.hot_book import default_capacity
+from engram_core.store.row_sample import RowSample
 from engram_core.version import MemoryVersion
 
 _VALUE_BYTES = 2
 _TRIAL_TOKENS = 32  # a decode step whose rows compute has to wait for
+_SAMPLED_TOKENS = 256 * _TRIAL_TOKENS  # whose rows stand for all that can be asked for
 _AUTO_SHARE = 0.25  # of the free device memory; keys and values need the rest
 _MIB = 2**20
 
@@ -106,8 +108,15 @@ def _decide(
         return False, "which tokens contribute is seen on their rows in host memory"
     if needed > free * _AUTO_SHARE:
         return False, f"it would take {size}, which has {free / _MIB:.1f} MiB free"
-    trial = try_cache(
-        version.tiers[version.layer_ids[0]], device, _TRIAL_TOKENS * version.config.num_columns
-    )
+    trial = try_cache(_trial_tier(version), device, _TRIAL_TOKENS * version.served.num_columns)
     is_faster = trial.cached_s < trial.plain_s
     return is_faster, f"{trial}{f', {size}' if is_faster else ''}"
+
+
+def _trial_tier(version: MemoryVersion) -> Tier:
+    """The first layer's table, without the rows of orders that are not served."""
+    layer = version.layer_ids[0]
+    tier = version.tiers[layer]
+    if not version.served.dropped:
+        return tier
+    return RowSample(tier, version.hasher.any_rows(layer, _SAMPLED_TOKENS))

@@ -15,8 +15,9 @@ import torch
 from engram_core.device import Device
 from engram_core.device_lane import DeviceLane
 from engram_core.staging import RowLanding
-from engram_core.store.base import RowIds, Tier, TierReport
+from engram_core.store.base import RowIds, Tier
 from engram_core.store.device_cache import DeviceCache
+from engram_core.store.row_sample import RowSample
 
 HOT_SHARE = 2 / 3  # of a lookup's rows: what a tenth of the rows holds (docs/memory.md, hit rates)
 _TIMES = 3  # per way, after one that is not counted
@@ -51,7 +52,8 @@ def try_cache(tier: Tier, device: Device, num_rows: int) -> DeviceTrial:
     """
     hot = int(num_rows * HOT_SHARE)
     cold = num_rows - hot
-    sample = _Sample(tier, hot + 2 * (_TIMES + 1) * cold)
+    num_sampled = hot + 2 * (_TIMES + 1) * cold
+    sample = RowSample(tier, np.random.default_rng(0).integers(0, tier.num_rows, num_sampled))
     cache = DeviceCache(sample, DeviceLane(device), capacity_rows=sample.num_rows)
     landing = RowLanding(device, torch.bfloat16)
     landing.take(landing.gather(cache, np.arange(hot)))  # now they are hot
@@ -73,17 +75,3 @@ def _time(landing: RowLanding, tier: Tier, row_ids: RowIds, device: Device) -> f
     landing.take(landing.gather(tier, row_ids))
     device.synchronize()
     return time.perf_counter() - started_s
-
-
-class _Sample:
-    """Some rows of a tier as a tier of their own; small, so that its books are made at once."""
-
-    def __init__(self, tier: Tier, num_rows: int) -> None:
-        self.name, self.row_dim, self.nbytes = tier.name, tier.row_dim, tier.nbytes
-        self.is_blocking, self.num_rows = tier.is_blocking, num_rows
-        self._tier = tier
-        self._row_ids = np.random.default_rng(0).integers(0, tier.num_rows, num_rows)
-
-    def gather(self, row_ids: RowIds, out: torch.Tensor) -> TierReport:
-        """Read the sampled rows."""
-        return self._tier.gather(self._row_ids[row_ids], out)

@@ -17,6 +17,7 @@ from engram_core import compiled
 from engram_core.compression import ClassIds, compress
 from engram_core.errors import ConfigError, IdRangeError
 from engram_core.layout import HashLayout
+from engram_core.served_orders import ServedOrders
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -25,14 +26,25 @@ BoolArray = npt.NDArray[np.bool_]
 class NgramHasher:
     """Hashes tokens into absolute row ids.
 
-    Attributes:
+    Args:
         layout: the hash constants.
+        class_ids: the class of every token id.
+        orders: n-gram orders to hash; None hashes every order of the layout.
+
+    Attributes:
+        layout: as given. served: the orders that are hashed.
         class_ids: int64 ``[num_ids]``, the class of every token id.
         pad_class: class that stands before a sequence's start and behind a barrier.
     """
 
-    def __init__(self, layout: HashLayout, class_ids: npt.ArrayLike) -> None:
+    def __init__(
+        self,
+        layout: HashLayout,
+        class_ids: npt.ArrayLike,
+        orders: Sequence[int] | None = None,
+    ) -> None:
         self.layout = layout
+        self.served = ServedOrders.of(layout.config, orders)
         self.class_ids: ClassIds = np.ascontiguousarray(class_ids, dtype=np.int64)
         pad_id = layout.config.pad_id
         if pad_id >= len(self.class_ids) and not layout.config.keeps_unmapped_ids:
@@ -40,7 +52,7 @@ class NgramHasher:
                 f"pad_id {pad_id} is out of range; accepted: below {len(self.class_ids)}"
             )
         self.pad_class = int(self._compress([pad_id])[0])
-        self._constants = {layer: _LayerConstants(layout, layer) for layer in layout.rows}
+        self._constants = {each: _LayerConstants(self.served, layout, each) for each in layout.rows}
 
     def _compress(self, token_ids: npt.ArrayLike) -> ClassIds:
         keep = self.layout.config.keeps_unmapped_ids
@@ -62,7 +74,7 @@ class NgramHasher:
             barrier: bool ``[history + tokens]``; True where an n-gram must not look across.
 
         Returns:
-            int64 ``[tokens, columns]``, columns order-major, offsets added.
+            int64 ``[tokens, columns]``, columns of the served orders, order-major, offsets added.
 
         Raises:
             IdRangeError: an id has no class. ConfigError: unknown layer or a wrong shape.
@@ -132,6 +144,12 @@ class NgramHasher:
             ids += [*history[: -reach - 1 : -1], *padding[len(history) :]]
         return self._compress(ids).reshape(len(histories), reach)
 
+    def any_rows(self, layer: int, num_tokens: int, seed: int = 0) -> Int64Array:
+        """Different rows of `layer` that random tokens read, for measurements: int64 ``[n]``."""
+        shape = (num_tokens, self.layout.config.max_order)
+        windows = np.random.default_rng(seed).integers(0, self.layout.compressed_size, shape)
+        return np.unique(self.window_rows(windows, layer))
+
     def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
         """Absolute rows of ready-made windows: int64 ``[tokens, N]`` -> ``[tokens, columns]``."""
         constants = self._constants.get(layer)
@@ -151,12 +169,19 @@ class NgramHasher:
 
 
 class _LayerConstants:
-    """One layer's constants as arrays, ready to broadcast over tokens."""
+    """One layer's constants of the served orders as arrays, ready to broadcast over tokens."""
 
-    def __init__(self, layout: HashLayout, layer: int) -> None:
-        self.multipliers = np.array(layout.window_multipliers(layer), dtype=np.int64)  # [orders, N]
-        self.primes = np.array(layout.column_primes(layer), dtype=np.int64)  # [columns]
-        self.offsets = np.array(layout.offsets[layer], dtype=np.int64)  # [columns]
+    def __init__(self, served: ServedOrders, layout: HashLayout, layer: int) -> None:
+        places, shape = list(served.places), (len(layout.config.orders), -1)
+
+        def of_columns(values: Sequence[int]) -> Int64Array:
+            whole = np.array(values, dtype=np.int64).reshape(shape)  # [orders, heads]
+            return whole[places].reshape(-1)
+
+        multipliers = np.array(layout.window_multipliers(layer), dtype=np.int64)
+        self.multipliers = multipliers[places]  # [orders, N]
+        self.primes = of_columns(layout.column_primes(layer))  # [columns]
+        self.offsets = of_columns(layout.offsets[layer])  # [columns]
 
     def mix(self, windows: Int64Array) -> Int64Array:
         """The mixed number of every n-gram: int64 ``[tokens, N]`` -> ``[tokens, orders]``."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engram_core.config import EngramConfig
+from engram_core.served_orders import ServedOrders
 from engram_core.store.base import RowIds, Tier
 from engram_core.store.device_cache import DeviceCache
 from engram_core.store.kernels import non_zero_rows
@@ -30,12 +30,12 @@ class HitRule:
     """The rule of one memory.
 
     Args:
-        config: a configuration with `min_hit_orders`.
+        served: orders of a memory with `min_hit_orders`; they have every needed one.
     """
 
-    def __init__(self, config: EngramConfig) -> None:
-        needed = [order in config.min_hit_orders for order in config.orders]
-        self._needed = np.repeat(np.array(needed, dtype=np.bool_), config.num_heads)  # [columns]
+    def __init__(self, served: ServedOrders) -> None:
+        needed = [order in served.config.min_hit_orders for order in served.orders]
+        self._needed = np.repeat(np.array(needed, dtype=np.bool_), served.config.num_heads)
 
     def of_ids(self, tier: Tier, row_ids: RowIds) -> Hits | None:
         """The hits of ids ``[tokens, columns]``; None where a tier must gather to know."""

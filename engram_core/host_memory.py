@@ -12,14 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engram_core.cgroup import CGROUP_ROOT, PROC_CGROUP, cgroup_folders, read_text
+from engram_core.cgroup import CGROUP_ROOT, PROC_CGROUP, memory_limits, read_text
 
 MEMINFO = Path("/proc/meminfo")
-_UNLIMITED = 2**60  # version 1 writes the largest page-aligned number for "none"
-_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    2: ("memory.max", "memory.current"),
-}
+_USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +49,10 @@ def _available_bytes(meminfo: Path) -> int:
 
 
 def _rests(proc_cgroup: Path, root: Path) -> Iterator[int]:
-    for version, folder in cgroup_folders("memory", proc_cgroup, root):
-        limit_name, usage_name = _FILES[version]
-        limit, usage = (read_text(folder / name).strip() for name in (limit_name, usage_name))
-        if limit.isdigit() and usage.isdigit() and int(limit) < _UNLIMITED:
-            yield max(0, int(limit) - int(usage) + _reclaimable_bytes(folder))
+    for version, folder, limit in memory_limits(proc_cgroup, root):
+        usage = read_text(folder / _USAGE[version]).strip()
+        if usage.isdigit():
+            yield max(0, limit - int(usage) + _reclaimable_bytes(folder))
 
 
 def _reclaimable_bytes(folder: Path) -> int:

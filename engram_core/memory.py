@@ -14,6 +14,7 @@ import numpy.typing as npt
 from engram_core.config import EngramConfig
 from engram_core.hits import HitRule
 from engram_core.inline_limit import InlineLimit
+from engram_core.served_orders import ServedOrders
 from engram_core.store.base import Tier
 
 Int64Array = npt.NDArray[np.int64]
@@ -26,7 +27,7 @@ class Hasher(Protocol):
         """Classes that each token's n-grams see: int64 ``[tokens, N]``."""
 
     def window_rows(self, windows: Int64Array, layer: int) -> Int64Array:
-        """Absolute rows: int64 ``[tokens, columns]``."""
+        """Absolute rows of the served orders: int64 ``[tokens, columns]``."""
 
 
 class Memory(Protocol):
@@ -39,6 +40,10 @@ class Memory(Protocol):
     @property
     def config(self) -> EngramConfig:
         """The algorithm's constants."""
+
+    @property
+    def served(self) -> ServedOrders:
+        """The n-gram orders that are read."""
 
     @property
     def hit_rule(self) -> HitRule | None:

@@ -1,6 +1,7 @@
 """MemoryConfig: where a memory's rows lie and how they reach compute, as the operator says it.
 
-What the memory computes is `EngramConfig`'s; nothing here changes a row's value.
+What the memory computes is `EngramConfig`'s; nothing here changes a row's value, but the operator
+may do without rows: of orders that are not served, or of servers that cannot be reached.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class MemoryConfig:
         row_token_file: file with the row servers' shared token, if they want one.
         on_row_failure: ``"fail"`` fails the requests whose rows cannot be had, ``"off"`` answers
             them as if those rows had never been written, and counts the rows (tier ``zero``).
+        orders: n-gram orders whose rows are read; the others' read as if they had never been
+            written, and are looked up nowhere. None: every order that the memory has.
     """
 
     inline_max_rows: int | Literal["auto"] = "auto"
@@ -68,6 +71,7 @@ class MemoryConfig:
     row_retries: int = 1
     row_token_file: str | None = None
     on_row_failure: Literal["fail", "off"] = "fail"
+    orders: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -82,6 +86,8 @@ class MemoryConfig:
             _check_count(name, getattr(self, name))
         if self.inline_max_rows != "auto":
             _check_count("inline_max_rows", self.inline_max_rows, "auto, or ")
+        if self.orders is not None:
+            _check_orders(self.orders)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -119,3 +125,12 @@ class MemoryConfig:
 def _check_count(name: str, value: object, other: str = "") -> None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
     check(is_count, name, value, f"{other}a whole number >= 0")
+
+
+def _check_orders(orders: object) -> None:
+    """What can be told without knowing the memory."""
+    is_list = isinstance(orders, tuple) and all(type(each) is int and each >= 2 for each in orders)
+    accepted = "[2, 3, ...], one or more n-gram orders >= 2, each once"
+    shown = list(orders) if isinstance(orders, tuple) else orders
+    is_set = isinstance(orders, tuple) and 0 < len(orders) == len(set(orders))
+    check(is_list and is_set, "orders", shown, accepted)

@@ -94,7 +94,7 @@ class PlainStep:
         tier.gather(rows, embeddings)
         output: EngramOutput = self.version.modules[layer](
             hidden,
-            embeddings.view(batch * length, -1).to(hidden.device),
+            self.version.served.widen(embeddings.view(batch * length, -1)).to(hidden.device),
             lengths=[length] * batch,
             conv_states=[states[layer] for states in self.states],
         )

@@ -146,7 +146,7 @@ class Prefetcher:
             return False
         limit = version.inline_limit
         most = self._inline_max_rows if limit is None else limit.max_rows
-        rows = num_tokens * version.config.num_columns
+        rows = num_tokens * version.served.num_columns
         return rows > most or any(t.is_blocking for t in version.tiers.values())
 
     def _open_ticket(self, ticket: Ticket) -> Ticket:

@@ -6,15 +6,15 @@ Asks every server at start what it serves, so that a wrong one is found before t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from engram_core.errors import ConfigError, EngramError
+from engram_core.errors import EngramError
 from engram_core.memory_config import MemoryConfig
 from engram_core.store.base import Tier
 from engram_core.store.flight_source import FlightRowSource
 from engram_core.store.patient_source import PatientRowSource
 from engram_core.store.remote import RemoteTier
 from engram_core.store.row_source import RowSource, check_description, row_table
+from engram_core.store.row_token import read_row_token
 from engram_core.store.sharded import ShardedRowSource
 from engram_core.tables import Artefact
 
@@ -34,7 +34,8 @@ def open_remote(
         ConfigError: an address or the token's file is wrong, or pyarrow is missing.
         MismatchError: a server serves something else. TierError: one cannot be reached.
     """
-    token = _read_token(memory.row_token_file)
+    file = memory.row_token_file
+    token = None if file is None else read_row_token("row_token_file", file)
     servers = [_open_server(each, artefact, memory, token) for each in memory.row_servers]
     source = ShardedRowSource(servers)
     try:
@@ -74,14 +75,3 @@ def _check(source: RowSource, artefact: Artefact) -> None:
     }
     found = source.describe(_START_TIMEOUT_S)
     check_description(found, artefact.content, shapes, source.name)
-
-
-def _read_token(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        return Path(file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(
-            f"row_token_file {Path(file).name!r} cannot be read; accepted: a file of one line"
-        ) from None

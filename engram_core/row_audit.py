@@ -85,7 +85,7 @@ class RowAudit:
             memory: the memory that the sequence reads.
             layer: the Engram layer.
             tokens: the sequence's own.
-            rows: what compute gets for them, ``[tokens, F]``; None where it gets nothing.
+            rows: what compute gets for them, ``[tokens, row_width]``; None where it gets nothing.
             live: positions that compute is told to use, ``[tokens]``; None: all of them.
         """
         if self._random.random() >= self.share:
@@ -121,7 +121,7 @@ class RowAudit:
         return counts
 
     def _count_unread(self, memory: Memory, tokens: CommittedTokens) -> None:
-        self._counts += AuditStats(unread=tokens.num_tokens * memory.config.num_columns)
+        self._counts += AuditStats(unread=tokens.num_tokens * memory.served.num_columns)
 
     def _tell_once(self, about: str, layer: int, text: str, *values: object) -> None:
         if (about, layer) not in self._told:

@@ -31,12 +31,18 @@ Clock = Callable[[], float]
 
 
 def measure_rows(
-    tier: Tier, *, limit_s: float = LIMIT_S, clock: Clock = time.perf_counter, seed: int = 0
+    tier: Tier,
+    *,
+    among: RowIds | None = None,
+    limit_s: float = LIMIT_S,
+    clock: Clock = time.perf_counter,
+    seed: int = 0,
 ) -> RowCost | None:
     """Gather random rows of a tier, alone and through a hot cache of their own.
 
     Args:
         tier: without a cache in front of it; what it counts, it counts.
+        among: different rows that may be read; None: any row of the tier.
         limit_s: a third of it for rows met for the first time; a gather that was begun is ended.
         clock: in seconds.
         seed: of the sample.
@@ -45,7 +51,9 @@ def measure_rows(
         Medians over pieces of a sample; None where the tier fails to deliver.
     """
     try:
-        return _measure(tier, _sample(tier.num_rows, seed), limit_s / 3, clock)
+        sample = _sample(tier.num_rows if among is None else among.size, seed)
+        sample = sample if among is None else among[sample]
+        return _measure(tier, sample, limit_s / 3, clock)
     except TierError:
         return None
 
@@ -123,7 +131,7 @@ def _gather_s(tier: Tier, ids: RowIds, clock: Clock) -> float:
 
 
 def _sample(num_rows: int, seed: int) -> RowIds:
-    """Different rows from anywhere in the table, as many as are ever read."""
+    """Different numbers below `num_rows`, as many as rows are ever read."""
     size = min(_PIECES * _PIECE_ROWS + _LEAST_ROWS, num_rows)
     ids: RowIds = np.random.default_rng(seed).choice(num_rows, size, replace=False)
     return ids

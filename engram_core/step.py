@@ -121,9 +121,10 @@ class EngramStep:
         """
         packed = self._pack(self._take(layer), layer)
         self._show(layer, packed)
-        return packed
+        return self.version.served.widen(packed)
 
     def _pack(self, taken: Mapping[Ticket, Taken], layer: int) -> torch.Tensor:
+        """The step's rows of the served orders ``[tokens, row_width]`` in packed order."""
         whole = self._whole()
         rows = {
             ticket: ticket.rows(layer)[0] if each.rows is None else each.rows
@@ -137,7 +138,7 @@ class EngramStep:
         ]
         like = next((part for part in parts if isinstance(part, torch.Tensor)), None)
         if like is None:
-            like = torch.zeros(0, self.version.config.memory_dim, dtype=torch.bfloat16)
+            like = torch.zeros(0, self.version.served.row_width, dtype=torch.bfloat16)
         tensors = [
             part if isinstance(part, torch.Tensor) else _zero_rows(like, part) for part in parts
         ]
@@ -198,7 +199,7 @@ class EngramStep:
     def _show(
         self, layer: int, rows: torch.Tensor | None, live: npt.NDArray[np.bool_] | None = None
     ) -> None:
-        """Tell the audit what compute gets: packed ``[tokens, F]`` and ``[tokens]``."""
+        """Tell the audit what compute gets: packed ``[tokens, row_width]`` and ``[tokens]``."""
         if self._audit is None:
             return
         stop = 0
@@ -294,7 +295,7 @@ class EngramStep:
         scale = self._gate_scale(hidden.device)
         output: EngramOutput = self.version.modules[layer](
             hidden,
-            embeddings,
+            self.version.served.widen(embeddings),
             gate_scale=scale if scale is None or rows is None else scale[rows],
             are_hits=True,
         )
@@ -308,7 +309,7 @@ class EngramStep:
         enabled = self._enabled(hidden.device)
         output: EngramOutput = self.version.modules[layer](
             hidden,
-            embeddings,
+            self.version.served.widen(embeddings),
             lengths=self._lengths,
             conv_states=self.states(layer),
             live=enabled,  # the module adds its hit rule

@@ -30,13 +30,15 @@ MakeWindows = Callable[[], Int64Array]
 class Taken(NamedTuple):
     """What a layer gets from a ticket."""
 
-    rows: torch.Tensor | None  # [num_tokens, F] on the device; None when no token can contribute
+    rows: torch.Tensor | None  # [num_tokens, row_width]; None when no token can contribute
     hits: Hits | None  # tokens that can; None without a hit rule, or where the host cannot tell
     wait_s: float
 
 
 class Ticket:
     """Rows of `num_tokens` tokens in every Engram layer. Made by a `Prefetcher`.
+
+    Holds the rows of the served orders alone, side by side (see `ServedOrders.widen`).
 
     Holds a reference to its memory until it is released and nothing of it runs any more.
 
@@ -64,15 +66,15 @@ class Ticket:
         self.handed_off = handed_off
         self.reserved_bytes = 0
         self._memory = memory
-        self._config = memory.config
+        self._orders = memory.served.orders
         self._windows = _Once(make_windows)
         submitted_s = time.perf_counter()
         self._lookups = {
             layer: Lookup(layer, memory.tiers[layer], landing, submitted_s, memory.hit_rule)
             for layer in memory.layer_ids
         }
-        value_bytes = landing.dtype.itemsize * self._config.head_dim
-        self._lookup_bytes = num_tokens * self._config.num_columns * (value_bytes + ROW_ID_BYTES)
+        value_bytes = landing.dtype.itemsize * memory.config.head_dim
+        self._lookup_bytes = num_tokens * memory.served.num_columns * (value_bytes + ROW_ID_BYTES)
         self._on_closed = on_closed
         self._lock = threading.Lock()
         self._running = 0
@@ -92,7 +94,7 @@ class Ticket:
         return self._lookup_bytes
 
     def rows(self, layer: int) -> tuple[torch.Tensor, float]:
-        """The rows of `layer`: ``[num_tokens, F]`` on the device, and the seconds waited for them.
+        """The rows of `layer` ``[num_tokens, row_width]`` on the device, and the seconds waited.
 
         Raises:
             TierError, IdRangeError: this ticket's lookup failed.
@@ -113,7 +115,7 @@ class Ticket:
         self._refuse_released()
         rows = None
         if lookup.error is not None or not lookup.is_silent:
-            rows = lookup.take().view(self.num_tokens, -1)  # [tokens, F]
+            rows = lookup.take().view(self.num_tokens, -1)  # [tokens, row_width]
         wait_s = 0.0 if outcome == "hidden" else time.perf_counter() - entered_s
         self._note_taken(lookup, outcome, wait_s)
         return Taken(rows, lookup.hits, wait_s)
@@ -206,11 +208,11 @@ class Ticket:
             if lookup.layer in self._taken or self._released:
                 return
             self._taken.add(lookup.layer)
-            self._stats.append(lookup.stats(self.phase, outcome, self._config.orders, wait_s))
+            self._stats.append(lookup.stats(self.phase, outcome, self._orders, wait_s))
 
     def _abandon(self, lookup: Lookup) -> None:
         if lookup.layer not in self._taken and lookup.state != "failed":
-            self._stats.append(lookup.stats(self.phase, "cancelled", self._config.orders))
+            self._stats.append(lookup.stats(self.phase, "cancelled", self._orders))
         if lookup.state == "pending":
             lookup.settle("cancelled")
 

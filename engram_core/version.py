@@ -21,6 +21,7 @@ from engram_core.hits import HitRule
 from engram_core.inline_limit import InlineLimit
 from engram_core.layout import HashLayout
 from engram_core.module import EngramModule
+from engram_core.served_orders import ServedOrders
 from engram_core.stats import MemoryStats
 from engram_core.store.base import Tier
 from engram_core.store.tier_stats import memory_stats
@@ -30,7 +31,7 @@ class MemoryVersion:
     """An immutable, reference-counted memory. Whoever creates it holds the first reference.
 
     Args:
-        hasher: the hasher, which carries layout and configuration.
+        hasher: the hasher, which carries layout, configuration and the orders that are read.
         compressor_fingerprint: of the class map the hasher was made with.
         tiers: the table of each Engram layer.
         modules: the gated module of each Engram layer.
@@ -41,8 +42,10 @@ class MemoryVersion:
         on_last_release: called once, on the thread that gives the last reference back.
 
     Attributes:
+        served: the n-gram orders that are read; the rows of others are zeros to compute.
         hit_rule: which tokens can contribute; None when all can.
-        id: hexadecimal name derived from configuration, constants, class map and content.
+        id: hexadecimal name derived from configuration, constants, class map and content, and from
+            the orders where some are dropped: their results are others.
     """
 
     def __init__(
@@ -60,14 +63,15 @@ class MemoryVersion:
         self.hasher = hasher
         self.layout: HashLayout = hasher.layout
         self.config: EngramConfig = hasher.layout.config
-        self.hit_rule = HitRule(self.config) if self.config.min_hit_orders else None
+        self.served: ServedOrders = hasher.served
+        self.hit_rule = HitRule(self.served) if self.config.min_hit_orders else None
         self.compressor_fingerprint = compressor_fingerprint
         self.layer_ids = tuple(sorted(self.config.layer_ids))  # the order compute meets them in
         _check_layers(self.layout, tiers, modules)
         self.tiers: Mapping[int, Tier] = MappingProxyType(dict(tiers))
         self.modules: Mapping[int, EngramModule] = MappingProxyType(dict(modules))
         self._content = content
-        self.id = _content_id(self.layout, compressor_fingerprint, content)
+        self.id = _content_id(self.layout, compressor_fingerprint, content, self.served)
         self.inline_limit = inline_limit
         self.why_tiers = why_tiers
         self._on_last_release = on_last_release
@@ -155,8 +159,12 @@ class MemoryVersion:
             self._on_last_release()
 
 
-def _content_id(layout: HashLayout, compressor_fingerprint: str, content: str) -> str:
+def _content_id(
+    layout: HashLayout, compressor_fingerprint: str, content: str, served: ServedOrders
+) -> str:
     facts = [layout.config.to_dict(), layout.to_dict(), compressor_fingerprint, content]
+    if served.dropped:
+        facts.append({"orders": served.orders})
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -84,6 +84,7 @@ def _serve(runtime: Runtime, backend: Backend) -> None:
     prefetch = backend.engram_info.get("prefetch")
     if prefetch is not None:
         LOG.info("tables %s", backend.engram_info["why_tiers"])
+        LOG.info("orders %s", backend.engram_info["why_orders"])
         LOG.info("prefetch %s", prefetch["why"])
     LOG.info("decode %s", backend.engine.status().decode_path)
 

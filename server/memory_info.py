@@ -70,6 +70,8 @@ def describe_memory(
             for layer, tier in version.tiers.items()
         },
         "why_tiers": version.why_tiers,
+        "served_orders": list(version.served.orders),
+        "why_orders": version.served.why,
         "prefetch": {
             "path": prefetcher.path,
             "why": _why_path(version, prefetcher),

@@ -68,6 +68,11 @@ def parse_number(text: str) -> float:
         raise ValueError("accepted: a number") from None
 
 
+def parse_dtype(text: str) -> str:
+    """A row format; tables on disk call fp8 by its full name."""
+    return "fp8" if text == "float8_e4m3" else text
+
+
 OPTIONS = (
     PlanOption("rows", parse_counts, "N,...", "Rows of each layer's table, or one number for all."),
     PlanOption("rows_per_head", parse_count, "N", "Instead: rows of one head; primes follow it."),
@@ -75,7 +80,7 @@ OPTIONS = (
     PlanOption("orders", parse_counts, "N,...", "N-gram orders, such as 2,3.", True),
     PlanOption("num_heads", parse_count, "N", "Hash heads of each order.", True),
     PlanOption("row_dim", parse_count, "N", "Values in a row.", True),
-    PlanOption("dtype", str, "DTYPE", "bfloat16, float16, int8, fp8 or int4.", True),
+    PlanOption("dtype", parse_dtype, "DTYPE", "bfloat16, float16, int8, fp8 or int4.", True),
     PlanOption("tokens_per_s", parse_count, "N", "Target of all hosts together.", True),
     PlanOption("zipf", parse_number, "S", "Rows are read by Zipf's law with this exponent."),
     PlanOption("token_file", str, "FILE", "Instead: ids (.npy, .json), or a text in UTF-8."),

@@ -8,6 +8,7 @@ from engram_core.planner import MemoryShape, Plan
 from engram_core.planner.host_checks import HostCheck
 from engram_core.planner.planning import BEST_SHARE, CAPACITY, TierPlan
 from engram_core.planner.resources import Resource
+from engram_core.store.hot_size import cache_bytes
 from server.sizes import format_size
 
 TIER_NAMES = {
@@ -46,6 +47,10 @@ def _facts(shape: MemoryShape, plan: Plan) -> Iterator[list[str]]:
     heads = f"{plan.shard_heads} of {shape.num_heads} heads"
     host = f"{format_size(plan.host_stored_bytes)} on a host ({heads})"
     yield ["in pages", f"{format_size(plan.total_stored_bytes)} in all, {host}"]
+    if plan.is_cached:
+        a_row = cache_bytes(1, record.row_dim, 1) - cache_bytes(1, record.row_dim, 0)
+        size = format_size(plan.cache_map_bytes)
+        yield ["cache", f"before the SSD: {size} for its map of all rows, {a_row} bytes a row kept"]
     yield ["parameters", f"{plan.parameters:,}{_share_note(plan)}"]
 
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engram_core.errors import ConfigError
+from engram_core.store.row_token import read_row_token
+
 TOKEN_VARIABLE = "ENGRAM_ROWS_TOKEN"  # noqa: S105 - the variable's name
 _HEADS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?")
 
@@ -82,10 +85,6 @@ def _read_token(path: str | None, environ: Mapping[str, str]) -> str | None:
     if path is None:
         return environ.get(TOKEN_VARIABLE) or None
     try:
-        token = Path(path).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise RowsUsageError(f"cannot read the token file {Path(path).name}: {reason}") from None
-    if not token:
-        raise RowsUsageError(f"the token file {Path(path).name} holds no token")
-    return token
+        return read_row_token("--token-file", path)
+    except ConfigError as error:
+        raise RowsUsageError(str(error)) from None

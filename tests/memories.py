@@ -17,11 +17,12 @@ LAYERS = (1, 3)
 
 
 def small_memory(
-    *, form="v41", orders=(2, 3), min_hit_orders=(), seed=0, wrap=None, rows=None, **variant
-):
+    *, form="v41", orders=(2, 3), min_hit_orders=(), seed=0, wrap=None, rows=None, served=None,
+    **variant,
+):  # fmt: skip
     """Random rows and weights. `wrap(layer, tier)` may replace a tier, `rows(layer, n, d)` fill.
 
-    `variant` overrides further configuration keys.
+    `served` are the orders that are read; `variant` overrides further configuration keys.
     """
     config = EngramConfig(
         form=form, layer_ids=LAYERS, orders=orders, num_heads=2,
@@ -39,7 +40,7 @@ def small_memory(
         modules[layer] = EngramModule(config, layer).requires_grad_(False)
         for parameter in modules[layer].parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-    hasher = NgramHasher(layout, np.arange(NUM_IDS))
+    hasher = NgramHasher(layout, np.arange(NUM_IDS), served)
     return MemoryVersion(hasher, "small", tiers, modules, content=f"seed {seed}")
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.bounded_pages import BoundedPages
 from benchmarks.documents import TokenIds, TokenRequests
 from benchmarks.three_arm.arm import Arm
 from benchmarks.three_arm.arms import Arms, warm
 from benchmarks.three_arm.article import article_arms
 from benchmarks.three_arm.backings import Backing, open_dram, open_rows, open_ssd, packed_tables
-from benchmarks.three_arm.cold import ColdPages
 from benchmarks.three_arm.measure import Rounds, Series, measure
 from benchmarks.three_arm.peer import Peer, check, open_peer
 from benchmarks.three_arm.result import Result
@@ -70,12 +70,19 @@ class Experiment:
             peer = self._peer(artefact) if backing == "ssd" else None
             if peer is not None:
                 made.append(arms.peer(peer.name, peer.gather(dtype)))
-            cold = ColdPages((*opened.files, *(peer.files if peer else ())), opened.unmap)
-            series = measure(made, source, self.rounds, cold)
-            cold.end_turn()
+            opened.unmap()
+            pages = BoundedPages((*opened.files, *(peer.files if peer else ())))
+
+            def chill() -> None:
+                pages.after_run()
+                opened.unmap()
+                pages.before_run()
+
+            series = measure(made, source, self.rounds, chill)
+            pages.after_run()
             for arm in made:
                 arm.lookups.close()
-            found = _result(opened, made, series, cold)
+            found = _result(opened, made, series, pages)
         gc.collect()  # gigabytes
         return found if peer is not None or backing != "ssd" else found.with_sentence(NO_PEER)
 
@@ -117,14 +124,14 @@ def check_answers(arms: Sequence[Arm], token_ids: TokenIds) -> None:
 
 
 def _result(
-    backing: Backing, arms: Sequence[Arm], series: dict[str, Series], cold: ColdPages
+    backing: Backing, arms: Sequence[Arm], series: dict[str, Series], pages: BoundedPages
 ) -> Result:
     return Result(
         backing=backing.name,
         dtypes={arm.name: str(arm.dtype).removeprefix("torch.") for arm in arms},
         series=series,
         why_auto=backing.auto.why_tiers,
-        resident=(cold.before, cold.after) if backing.files else None,
+        resident=(pages.largest_before, pages.largest_after) if backing.files else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""AccessPattern: how unevenly the rows of a memory are read."""
+"""AccessPattern: how unevenly the rows of a memory are read, as caches of the server meet it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 
 class AccessPattern(Protocol):
-    """What part of all row reads falls on the hottest rows."""
+    """What part of all row reads a cache answers."""
 
     def share(self, rows: float) -> float:
-        """Share of the reads that fall on the `rows` hottest rows of the whole memory.
+        """Share of the reads that a warm cache of `rows` of the whole memory's rows answers.
 
-        Never falls as `rows` grows; 0 for no row, 1 for all of them.
+        The cache is the server's (`store.hot_policy`): it learns which rows are hot while they are
+        read. 0 for no row, 1 for all of them.
         """
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """CountedAccess: how unevenly a text's own n-grams read the rows, counted by hashing it.
 
-Rows are ranked by their counts in three quarters of the text and read by the last one, each
-quarter in turn: counted in the text that made the ranking, a row that is read once would look
-like a hit. Knows token ids; reads no files.
+The text is read through the server's own cache policy, each quarter in turn after the three others:
+counted in a text that the cache has seen before, a row that is read once would look like a hit.
+Knows token ids; reads no files.
 """
 
 from __future__ import annotations
@@ -12,22 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram_core import compiled
 from engram_core.hashing import NgramHasher
 from engram_core.layout import HashLayout
 from engram_core.planner.shape import MemoryShape, hash_config
 from engram_core.planner.validation import require
+from engram_core.store.hot_policy import HotPolicy
 
 FOLDS = 4
 MIN_TOKENS = 1000
 MAX_TOKENS = 2**23  # about a gigabyte of row ids and their order while counting
+_STEP_TOKENS = (8, 128)  # read at once, as by a batch: few where the cache is small
 _CHUNK_TOKENS = 65_536
 
 Int64Array = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 
 class CountedAccess:
     """Rows read as a text reads them.
+
+    Attributes:
+        num_tokens: of the text.
+        unseen: share of its reads that no cache can answer: of rows that neither the other three
+            quarters nor an earlier token read.
 
     All heads of an order read alike and so do all layers: one head of each order is hashed and
     stands for the others.
@@ -49,24 +56,36 @@ class CountedAccess:
         self.num_tokens = len(ids)
         self._scale = shape.rows_per_token / len(shape.orders)  # columns that a counted one is for
         self._total_rows = shape.total_rows
-        hits = _held_out_hits(_hashed_rows(shape, ids, class_ids))
-        self._shares = np.concatenate([[0.0], hits])  # [known rows + 1]
-
-    @property
-    def unseen(self) -> float:
-        """Share of reads of rows that the other three quarters of the text never read."""
-        return 1.0 - float(self._shares[-1])
+        hashed = _hashed_rows(shape, ids, class_ids)
+        known, places = np.unique(hashed, return_inverse=True)
+        self._known = len(known)
+        self._folds = np.array_split(places.reshape(hashed.shape), FOLDS)  # each [tokens, orders]
+        self._measured: dict[int, float] = {}
+        read_in = sum(np.bincount(f.ravel(), minlength=self._known) > 0 for f in self._folds)
+        self.unseen = float(np.count_nonzero(read_in == 1)) / hashed.size
+        compiled.load()
 
     def share(self, rows: float) -> float:
-        """See `AccessPattern.share`. Rows that the text does not rank are taken to be alike."""
+        """See `AccessPattern.share`. Rows that the text does not read are taken to be alike."""
         if rows >= self._total_rows:
             return 1.0
-        known = len(self._shares) - 1
         counted = max(rows, 0.0) / self._scale
-        if counted <= known:
-            return float(np.interp(counted, np.arange(known + 1), self._shares))
-        rest = self._total_rows / self._scale - known
-        return min(1.0, float(self._shares[-1]) + self.unseen * (counted - known) / rest)
+        if counted < self._known:
+            return self._hit_rate(max(1, int(counted))) * min(1.0, counted)
+        rest = self._total_rows / self._scale - self._known
+        return min(1.0, 1.0 - self.unseen + self.unseen * (counted - self._known) / rest)
+
+    def _hit_rate(self, slots: int) -> float:
+        """Hits of a cache with so many slots for one head of each order, measured."""
+        if slots not in self._measured:
+            hits = 0
+            for fold in range(FOLDS):
+                policy = HotPolicy(self._known, slots)
+                for before in range(1, FOLDS):
+                    _hits(policy, self._folds[(fold + before) % FOLDS])
+                hits += _hits(policy, self._folds[fold])
+            self._measured[slots] = hits / sum(each.size for each in self._folds)
+        return self._measured[slots]
 
     def to_dict(self) -> dict[str, Any]:
         """The number of tokens and the part of their reads that nothing before predicts."""
@@ -90,16 +109,14 @@ def _hashed_rows(shape: MemoryShape, ids: Int64Array, class_ids: Int64Array) -> 
     )
 
 
-def _held_out_hits(rows: Int64Array) -> FloatArray:
-    """Share of reads that fall on the hottest 1, 2, 3 ... rows that the other folds rank."""
-    fold_of_read = np.repeat(np.arange(len(rows)) * FOLDS // len(rows), rows.shape[1])
-    known, places = np.unique(rows.reshape(-1), return_inverse=True)
-    totals = np.bincount(places, minlength=len(known))
-    hits, most_ranked = np.zeros(len(known)), 0
-    for fold in range(FOLDS):
-        held_out = np.bincount(places[fold_of_read == fold], minlength=len(known))
-        hottest = np.argsort(held_out - totals, kind="stable")  # most often in the other folds
-        is_ranked = totals[hottest] > held_out[hottest]
-        hits += np.cumsum(np.where(is_ranked, held_out[hottest], 0))
-        most_ranked = max(most_ranked, int(np.count_nonzero(is_ranked)))
-    return hits[:most_ranked] / rows.size
+def _hits(policy: HotPolicy, rows: Int64Array) -> int:
+    """Let a cache read the rows of every token ``[tokens, orders]``; its hits."""
+    fewest, most = _STEP_TOKENS
+    tokens = max(fewest, min(most, policy.capacity // (8 * rows.shape[1])))
+    found = 0
+    for start in range(0, len(rows), tokens):
+        made = policy.plan(rows[start : start + tokens].reshape(-1), policy.capacity)
+        policy.end_reading(made)
+        policy.publish(made)
+        found += made.num_hits
+    return found

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from engram_core.cgroup import cgroup_folders, read_text
+from engram_core.cgroup import memory_limits, read_text
 from engram_core.cpu_cores import CpuCores, usable_cores
-
-UNLIMITED_V1 = 2**60  # version 1 says "no limit" with a number near 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +59,10 @@ class HostLimits:
 
 
 def _memory(total: int | None, proc_cgroup: Path, root: Path) -> tuple[int | None, str]:
-    limits = [*_cgroup_limits(proc_cgroup, root)]
+    limits = [limit for _, _, limit in memory_limits(proc_cgroup, root)]
     if limits and (total is None or min(limits) < total):
         return min(limits), "the cgroup's memory limit"
     return total, "the machine's memory"
-
-
-def _cgroup_limits(proc_cgroup: Path, root: Path) -> Iterator[int]:
-    for version, folder in cgroup_folders("memory", proc_cgroup, root):
-        text = read_text(
-            folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
-        ).strip()
-        if text.isdigit() and int(text) < UNLIMITED_V1:
-            yield int(text)
 
 
 def _memory_facts(meminfo: Path) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from engram_core.planner.placement import KINDS, Placement, place
 from engram_core.planner.resources import Resource, resources
 from engram_core.planner.shape import MemoryShape
 from engram_core.planner.validation import require, require_number, require_whole
+from engram_core.store.hot_size import cache_bytes
 
 # arXiv 2601.07372: the best share of sparse parameters that goes to the memory
 BEST_SHARE = (0.20, 0.25)
@@ -56,7 +57,7 @@ class TierPlan:
     Attributes:
         name: device, dram, extra, ssd, remote (the other hosts), or nowhere.
         rows: rows that it holds, on the host with the largest shard.
-        bytes: what they occupy there.
+        bytes: what they occupy there: records in pages, or slots and the map of a cache.
         share: share of all reads that it answers.
         rows_per_s: reads that it answers, of all hosts together.
     """
@@ -76,6 +77,8 @@ class Plan:
         layer_bytes: per layer. layer_stored_bytes: the same in whole pages.
         host_stored_bytes: of the largest shard. shard_heads: heads per order in it.
         memory_share: of all sparse parameters; None when the backbone is not known.
+        is_cached: whether host memory and the extra node are a cache before an SSD.
+        cache_map_bytes: what such a cache takes on a host before it keeps any row; else 0.
         access: where the shares come from.
         fits: whether every row has a place.
         bottleneck: name of the tightest resource, ``capacity`` when rows have no place, None when
@@ -95,6 +98,8 @@ class Plan:
     total_stored_bytes: int
     shard_heads: int
     host_stored_bytes: int
+    is_cached: bool
+    cache_map_bytes: int
     access: Mapping[str, Any]
     tiers: tuple[TierPlan, ...]
     resources: tuple[Resource, ...]
@@ -149,6 +154,8 @@ def plan(shape: MemoryShape, hosts: HostBudget, target: Target, access: AccessPa
         total_stored_bytes=sum(stored),
         shard_heads=placement.shard_heads,
         host_stored_bytes=shape.stored_bytes(placement.shard_heads),
+        is_cached=placement.is_cached,
+        cache_map_bytes=_map_bytes(shape, placement),
         access=access.to_dict(),
         tiers=_tiers(shape, hosts, placement, target.tokens_per_s),
         resources=needs,
@@ -166,6 +173,13 @@ def _memory_share(shape: MemoryShape, target: Target) -> float | None:
     return shape.parameters / (shape.parameters + others)
 
 
+def _map_bytes(shape: MemoryShape, placement: Placement) -> int:
+    if not placement.is_cached:
+        return 0
+    rows = sum(shape.shard_rows(placement.shard_heads))
+    return cache_bytes(rows, shape.record.row_dim, 0)
+
+
 def _tightest(
     needs: tuple[Resource, ...], placement: Placement, tokens_per_s: float
 ) -> tuple[str | None, float | None]:
@@ -181,21 +195,16 @@ def _tightest(
 def _tiers(
     shape: MemoryShape, hosts: HostBudget, placement: Placement, tokens_per_s: float
 ) -> tuple[TierPlan, ...]:
-    record, own = shape.record, 1.0 / hosts.num_hosts
+    own = 1.0 / hosts.num_hosts
     shares = {kind: placement.shares[kind] * own for kind in KINDS}
     shares["device"] = placement.shares["device"]
-    rows = dict(placement.rows)
+    rows, sizes = dict(placement.rows), dict(placement.bytes)
     if hosts.num_hosts > 1:
         shares["remote"] = (1.0 - shares["device"]) * (1.0 - own)
         rows["remote"] = shape.total_rows - sum(shape.shard_rows(placement.shard_heads))
+        sizes["remote"] = shape.record.stored_bytes(rows["remote"])
     rate = shape.rows_per_token * tokens_per_s
     return tuple(
-        TierPlan(
-            name,
-            rows[name],
-            rows[name] * record.bytes if name == "device" else record.stored_bytes(rows[name]),
-            share,
-            rate * share,
-        )
+        TierPlan(name, rows[name], sizes[name], share, rate * share)
         for name, share in shares.items()
     )

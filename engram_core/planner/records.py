@@ -13,6 +13,7 @@ from engram_core.planner.validation import require, require_whole
 PAGE_BYTES = 4096
 LINE_BYTES = 64  # what a processor reads from memory at once
 FP8_BLOCK = 32  # values that share a one-byte scale
+OUTPUT_BYTES_PER_VALUE = 2  # bfloat16, whatever is stored
 MAX_ROW_DIM = 65_536
 
 BITS_PER_VALUE = {"bfloat16": 16, "float16": 16, "int8": 8, "fp8": 8, "int4": 4}
@@ -49,9 +50,14 @@ class RecordFormat:
         return self.row_dim * BITS_PER_VALUE[self.dtype] // 8 + self.scale_bytes
 
     @property
+    def output_bytes(self) -> int:
+        """Bytes of a row as compute gets it, and as caches keep it: bfloat16."""
+        return OUTPUT_BYTES_PER_VALUE * self.row_dim
+
+    @property
     def line_bytes(self) -> int:
         """Bytes that a processor reads for a row: whole cache lines."""
-        return -(-self.bytes // LINE_BYTES) * LINE_BYTES
+        return lines(self.bytes)
 
     @property
     def per_page(self) -> int:
@@ -73,3 +79,8 @@ class RecordFormat:
         """Records that fit into the whole pages of `num_bytes`."""
         pages = num_bytes // PAGE_BYTES
         return pages * self.per_page if self.per_page else pages // self.pages_per_read
+
+
+def lines(num_bytes: int) -> int:
+    """Bytes of the cache lines that so many bytes take."""
+    return -(-num_bytes // LINE_BYTES) * LINE_BYTES

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from engram_core.planner.hosts import HostBudget
 from engram_core.planner.placement import Placement
-from engram_core.planner.records import LINE_BYTES, PAGE_BYTES
+from engram_core.planner.records import LINE_BYTES, PAGE_BYTES, lines
 from engram_core.planner.shape import MemoryShape
 
-OUTPUT_BYTES_PER_VALUE = 2  # rows reach compute in bfloat16, whatever is stored
 ID_BYTES = 8  # what asking another host for a row sends
 READS_IN_FLIGHT = 10  # cache lines that one core waits for at once
 
@@ -51,11 +50,12 @@ def resources(
     to_device = rows_per_s / hosts.num_hosts * missed if hosts.device_memory else 0.0
     crossing = rows_per_s * missed * _crossing_share(shape, hosts, placement)
     pages = shard * shares["ssd"] * record.pages_per_read
-    extra = shard * shares["extra"] * record.line_bytes
-    row_bytes = OUTPUT_BYTES_PER_VALUE * record.row_dim
+    row_bytes = record.output_bytes
+    held_bytes = lines(row_bytes) if placement.is_cached else record.line_bytes
+    extra = shard * shares["extra"] * held_bytes
     needs = {
         "device_bandwidth": to_device * row_bytes,
-        "dram_bandwidth": shard * shares["dram"] * record.line_bytes,
+        "dram_bandwidth": shard * shares["dram"] * held_bytes,
         "extra_bandwidth": extra,
         "ssd_iops": pages,
         "ssd_bandwidth": pages * PAGE_BYTES,

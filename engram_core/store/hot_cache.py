@@ -29,10 +29,10 @@ from engram_core.store.hot_book import (
 from engram_core.store.hot_fetches import HotFetch
 from engram_core.store.hot_list import HotList, read_hot_list, write_hot_list
 from engram_core.store.hot_policy import HotPolicy, Plan
+from engram_core.store.hot_size import cache_bytes
 from engram_core.store.hot_tally import HotTally
 from engram_core.store.kernels import as_words, check_ids, check_output
 
-_WORD_BYTES = 2
 _WARM_CHUNK_ROWS = 4096
 _UNSIGNED = {torch.bfloat16: np.uint16, torch.float32: np.uint32}
 
@@ -87,7 +87,7 @@ class HotCache:
         )
         self._book: HotBook[npt.NDArray[np.uint16]] = HotBook(self._policy)
         self._slots = np.empty((self.capacity_rows, self.row_dim), dtype=np.uint16)
-        self.nbytes = HotPolicy.nbytes(self.num_rows, self.capacity_rows) + self._slots.nbytes
+        self.nbytes = cache_bytes(self.num_rows, self.row_dim, self.capacity_rows)
 
     @property
     def is_blocking(self) -> bool:
@@ -246,9 +246,8 @@ def _capacity(inner: Tier, capacity_rows: int | None, budget_bytes: int | None) 
     refuse_both_sizes(capacity_rows, budget_bytes)
     if budget_bytes is None:
         return default_capacity(inner) if capacity_rows is None else capacity_rows
-    row_bytes = inner.row_dim * _WORD_BYTES
-    fixed = HotPolicy.nbytes(inner.num_rows, 0)
-    slot = HotPolicy.nbytes(inner.num_rows, 1) - fixed + row_bytes
+    fixed = cache_bytes(inner.num_rows, inner.row_dim, 0)
+    slot = cache_bytes(inner.num_rows, inner.row_dim, 1) - fixed
     return capacity_within(inner, budget_bytes, fixed, slot)
 
 

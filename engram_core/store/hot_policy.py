@@ -7,6 +7,7 @@ values, no inner tier and no locks: its owner calls it by one thread at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,9 @@ import numpy.typing as npt
 from engram_core import compiled, hot_kernels
 from engram_core.errors import ConfigError
 from engram_core.hot_kernels import ABSENT, HIGHEST_COUNT, NO_ROW, NO_SLOT
-from engram_core.store.base import RowIds
+
+if TYPE_CHECKING:  # the planner runs this policy and needs no torch
+    from engram_core.store.base import RowIds
 
 MAX_ROWS = 2**31 - 1  # rows and places are int32
 _HALVING_LOOKUPS = 4  # times the capacity: lookups in which every counter is halved once

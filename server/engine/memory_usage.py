@@ -126,7 +126,7 @@ def token_memory(
 
     ``last_row`` is that position's row in the packed step.
     """
-    reach = span.sequence.version.config.max_order
+    reach = span.sequence.version.served.reach
     ngram = decode(span.sequence.token_ids[max(0, span.stop - reach) : span.stop])
     return tuple(
         TokenMemory(

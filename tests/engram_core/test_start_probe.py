@@ -102,3 +102,10 @@ def test_a_hand_off_is_measured_and_leaves_no_thread():
     assert measure_handoff() > 0
     assert measure_handoff(limit_s=-1) > 0
     assert "engram-probe" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_only_the_rows_that_may_be_read_are():
+    tier, among = TimedTier(100_000, first_s=1e-6), np.arange(5, 100_000, 7)
+    cost = measure_rows(tier, among=among, clock=tier.clock)
+    assert cost.rows > 1000
+    assert np.isin(np.concatenate(tier.calls), among).all()

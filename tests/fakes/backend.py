@@ -60,7 +60,12 @@ class FakeLoader:
             has_memory=self.has_memory,
             memory_id="fake-1" if self.has_memory else "none",
             model_info={"architecture": "Fake"},
-            engram_info={"layers": [1], "prefetch": {"path": "async", "why": "async: fake"}},
+            engram_info={
+                "layers": [1],
+                "why_tiers": "dram: fake",
+                "why_orders": "2, 3: fake",
+                "prefetch": {"path": "async", "why": "async: fake"},
+            },
             table_bytes={1: 4096},
             resident_bytes={1: {"hot": 512, "host": 4096}},
             why_tiers="host: fake",

@@ -62,7 +62,7 @@ def test_a_text_is_counted(capsys, tmp_path):
     topics = pydoc_data.topics.topics
     (tmp_path / "text").write_text("\n".join(sorted(topics.values())), encoding="utf-8")
     counted = ["--token-file", str(tmp_path / "text"), "--tokenizer", str(TOKENIZER)]
-    budget = ["--dram", "10MB", "--ssd-iops", "1M"]
+    budget = ["--dram", "120MB", "--ssd-iops", "1M"]
     code, out, _ = run(capsys, *DEMO, "--tokens-per-s", "10", *counted, *budget, "--json")
     made = json.loads(out)
     assert code == 0
@@ -70,6 +70,13 @@ def test_a_text_is_counted(capsys, tmp_path):
     assert made["access"]["tokens"] > 100_000
     dram = next(tier["share"] for tier in made["tiers"] if tier["name"] == "dram")
     assert 0.5 < dram < 1 - made["access"]["unseen_share"]
+
+
+def test_host_memory_that_a_cache_cannot_use_is_said(capsys):
+    code, out, _ = run(capsys, *DEMO, *ASKED, "--dram", "10MB", "--ssd-iops", "1M")
+    assert code == 0
+    assert "before the SSD: 98.67 MiB for its map of all rows, 144 bytes a row kept" in out
+    assert "DRAM" not in out
 
 
 def test_ids_are_counted(capsys, tmp_path):
@@ -161,6 +168,13 @@ def test_ids_beyond_the_tokenizer_are_one_line_and_exit_1(capsys, tmp_path):
     code, _, err = run(capsys, *DEMO, "--tokens-per-s", "1", *counted)
     assert code == 1
     assert err.startswith("engram-server: token id 1000000 is out of range; accepted: below")
+
+
+def test_a_row_format_may_be_called_as_tables_call_it(capsys):
+    asked = ["--rows", "1M", "--num-layers", "2", *TABLES[:-1]]
+    plans = [run(capsys, *asked, dtype, *ASKED) for dtype in ("fp8", "float8_e4m3")]
+    assert plans[0] == plans[1]
+    assert plans[0][0] == 0
 
 
 def test_one_number_of_rows_stands_for_all_layers(capsys):

@@ -36,28 +36,49 @@ def need(made, name):
 
 
 def test_a_row_is_read_where_it_lies():
-    """800,000 rows of 64 bytes, read alike: a quarter each on four tiers of one host."""
-    quarter = 200_000 * 64
+    """800,000 rows of 60 values, read alike: an eighth each in two caches behind a quarter.
+
+    Caches before an SSD keep 120 bytes of bf16 and 16 of their own a row, and 5 bytes for every row
+    of the table.
+    """
+    slots = 100_000 * (120 + 16)
     made = planned(
-        device_memory=quarter, dram=quarter, extra_memory=quarter, ssd_iops=1e6,
+        device_memory=200_000 * 120, dram=5 * 800_000 + slots, extra_memory=slots, ssd_iops=1e6,
         extra_latency_ns=100.0,
     )  # fmt: skip
     assert made.fits
+    assert made.is_cached
     assert made.rows_per_token == 16
-    for name in ("device", "dram", "extra", "ssd"):
-        assert tier(made, name).share == pytest.approx(0.25)
-        assert tier(made, name).rows_per_s == pytest.approx(4000)
-        assert tier(made, name).rows == (800_000 if name == "ssd" else 200_000)
-    assert tier(made, "dram").bytes == quarter
+    expected = {"device": (200_000, 4), "dram": (100_000, 8), "extra": (100_000, 8)}
+    for name, (rows, part) in (expected | {"ssd": (800_000, 2)}).items():
+        assert tier(made, name).share == pytest.approx(1 / part)
+        assert tier(made, name).rows_per_s == pytest.approx(16_000 / part)
+        assert tier(made, name).rows == rows
+    assert tier(made, "dram").bytes == 4_000_000 + slots
+    assert tier(made, "extra").bytes == slots
     assert need(made, "device_bandwidth").needed == pytest.approx(12_000 * 60 * 2)
-    assert need(made, "dram_bandwidth").needed == pytest.approx(4000 * 64)
-    assert need(made, "ssd_iops").needed == pytest.approx(4000)
-    assert need(made, "ssd_bandwidth").needed == pytest.approx(4000 * 4096)
+    assert need(made, "dram_bandwidth").needed == pytest.approx(2000 * 128)
+    assert need(made, "ssd_iops").needed == pytest.approx(8000)
+    assert need(made, "ssd_bandwidth").needed == pytest.approx(8000 * 4096)
     assert need(made, "network_bandwidth").needed == 0
     # ten reads on their way, 100 ns each: 1e8 lines a second
-    assert need(made, "extra_latency_ns").used == pytest.approx(4000 / 1e8)
+    assert need(made, "extra_latency_ns").used == pytest.approx(2000 * 2 / 1e8)
     assert (made.bottleneck, made.target_met) == ("ssd_iops", True)
-    assert made.attainable_tokens_per_s == pytest.approx(1000 * 1e6 / 4000)
+    assert made.attainable_tokens_per_s == pytest.approx(1000 * 1e6 / 8000)
+
+
+def test_a_table_that_fits_needs_no_cache():
+    made = planned(dram=102_400 * 64, extra_memory=700_000 * 64, ssd_iops=1e6)
+    assert not made.is_cached
+    assert [tier(made, name).rows for name in ("dram", "extra", "ssd")] == [102_400, 697_600, 0]
+    assert tier(made, "extra").share == pytest.approx(697_600 / 800_000)
+
+
+def test_memory_for_less_than_the_caches_map_keeps_nothing():
+    made = planned(dram=5 * 800_000, ssd_iops=1e6)
+    assert (tier(made, "dram").rows, tier(made, "dram").bytes) == (0, 0)
+    assert tier(made, "ssd").share == 1
+    assert made.cache_map_bytes == 5 * 800_000
 
 
 def test_rows_of_other_hosts_cross_the_network():
@@ -120,9 +141,9 @@ def test_rows_without_a_place_are_the_bottleneck():
     assert tier(made, "nowhere").share == pytest.approx(480_000 / 800_000)
 
 
-def test_device_rows_are_copies_unless_it_has_all():
-    half = 400_000 * 64
-    assert not planned(device_memory=half, dram=half).fits
+def test_device_rows_are_copies_in_bfloat16_unless_it_has_all():
+    half = 400_000 * 120
+    assert not planned(device_memory=half, dram=400_000 * 64).fits
     assert planned(device_memory=2 * half).fits
     assert tier(planned(device_memory=2 * half), "device").share == 1
 
