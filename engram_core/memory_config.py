@@ -43,8 +43,9 @@ class MemoryConfig:
             not, ``"auto"`` does where a measurement at start finds it faster; never on a CPU.
         device_cache_bytes: device memory of all layers' caches together; None: room for a tenth of
             the rows.
-        hot_list_dir: folder in which the hot caches' rows outlast the server: a list per layer,
-            saved when it stops or serves another memory, loaded at start; None saves nothing.
+        hot_list_dir: folder in which the hot caches' rows outlast the server: a list per layer and
+            cache, saved when it stops or serves another memory, loaded at start; None saves
+            nothing.
         verify: ``"full"`` compares every byte of a packed table that stays on the SSD with its
             checksums at start; ``"header"`` only its header and length. In DRAM every byte is.
         row_servers: ``"host:port"`` of the row servers that have every head together.
@@ -103,10 +104,10 @@ class MemoryConfig:
         folder = self.hot_list_dir
         is_name = folder is None or (isinstance(folder, str) and folder != "")
         check(is_name, "hot_list_dir", folder, "a folder's path")
-        if folder is not None and self.hot_cache == "off":
+        if folder is not None and self.hot_cache == "off" and self.device_cache != "on":
             raise ConfigError(
                 f"hot_list_dir is {PurePath(folder).name!r} beside hot_cache 'off', which has no "
-                "rows to list; accepted: no folder, or another hot_cache"
+                "rows to list; accepted: no folder, another hot_cache, or device_cache on"
             )
 
     def _check_row_servers(self) -> None:

@@ -128,6 +128,7 @@ class MemoryVersion:
             tiers,
             self.modules,
             content=self._content,
+            inline_limit=self.inline_limit,
             why_tiers=why_tiers,
             on_last_release=finish,
         )
@@ -155,8 +156,12 @@ class MemoryVersion:
                 raise StateError(f"memory version {self.id} was released more often than acquired")
             self._references -= 1
             is_last = self._references == 0
-        if is_last and self._on_last_release is not None:
-            self._on_last_release()
+        if is_last:
+            if self._on_last_release is not None:
+                self._on_last_release()
+            # whoever still holds this object, a hook for example, holds no tables
+            self.tiers = MappingProxyType({})
+            self.modules = MappingProxyType({})
 
 
 def _content_id(

@@ -25,7 +25,7 @@ from server.engine.limits import EngineLimits
 from server.engine.tuning import Tuning
 from server.engine.types import Recorder
 from server.heap import give_back_freed_memory
-from server.hot_lists import prepare_hot_lists
+from server.hot_lists import load_hot_lists, prepare_hot_lists
 from server.loader import Loaded, load
 from server.memory_info import memory_facts
 from server.memory_swap import MemorySwap, SwapPlace
@@ -46,7 +46,7 @@ def load_backend(settings: Settings, recorder: Recorder, progress: Progress) -> 
     refuse_reuse_without_rows(settings, memory_config)
     prepare_hot_lists(memory_config)
     loaded = load(settings, progress, memory_config)
-    backend = assemble(settings, loaded, device, memory_config, recorder)
+    backend = assemble(settings, loaded, device, memory_config, recorder, progress)
     give_back_freed_memory()
     return backend
 
@@ -57,13 +57,16 @@ def assemble(
     device: Device,
     memory_config: MemoryConfig,
     recorder: Recorder,
+    progress: Progress = lambda _phase, _fraction: None,
 ) -> Backend:
-    """Wire what was loaded."""
+    """Wire what was loaded; `progress` hears of hot rows, if lists of them are kept."""
     refuse_too_large(loaded.model, device)
     model, version = loaded.model.to(device.torch_device), loaded.version
     prefetcher = None
     if version is not None:
         version = cache_on_device(version, device, memory_config)
+    load_hot_lists(version, memory_config, progress, loaded.timings)
+    if version is not None:
         prefetcher = _attach(settings, model, version, device, memory_config)
     limits = engine_limits(settings, model, device)
     num_parameters = sum(p.numel() for p in model.parameters())  # packing hides some of them
@@ -82,13 +85,15 @@ def assemble(
         settings, replace(loaded, version=version), engine, prefetcher, memory_config, device
     )
 
+    give_back = version.release if version is not None and swap is None else None
+
     def close() -> None:
         if prefetcher is not None:
             prefetcher.close()
         if swap is not None:
             swap.close()
-        elif version is not None:
-            version.release()
+        elif give_back is not None:
+            give_back()
 
     memory = memory_facts(loaded.artefact, version, prefetcher)
     return Backend(

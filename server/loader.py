@@ -30,8 +30,6 @@ from engram_core.tables.manifest import BackboneRecord
 from engram_core.version import MemoryVersion
 from server.artefact_choice import choose_artefact, is_native
 from server.default_model import DEFAULT_MODEL_NAME, default_cache_dir, resolve_default_model
-from server.hot_lists import PHASE as HOT_ROWS
-from server.hot_lists import load_hot_lists
 from server.load_errors import LoadError
 from server.phase_share import PhaseShare
 
@@ -92,7 +90,7 @@ def load(
     """Load everything that `settings` name, the tables where `memory` says.
 
     `progress` receives a phase (``source`` with ``download`` and ``convert`` inside it,
-    ``tokenizer``, ``weights``, ``memory``, ``hot rows`` if lists of them are kept) and the
+    ``tokenizer``, ``weights``, ``memory``) and the
     fraction of it that is done.
 
     Raises:
@@ -111,9 +109,6 @@ def load(
         model = _load_model(source, settings.revision, settings.dtype)
     with clock.phase("memory"):
         artefact, version = _load_memory(settings, model, source.name, tokenizer, memory, progress)
-    if memory is not None and memory.hot_list_dir is not None:
-        with clock.phase(HOT_ROWS):
-            load_hot_lists(version, memory, progress)
     return Loaded(model, tokenizer, source.name, version, artefact, clock.timings)
 
 

@@ -95,12 +95,13 @@ class MemorySwap:
         artefact, version = open_memory(folder, backbone, place.tokenizer, place.config)
         for module in version.modules.values():
             module.to(place.model.device, place.model.dtype)
-        load_hot_lists(version, place.config)
         try:
-            return artefact, cache_on_device(version, place.device, place.config)
+            version = cache_on_device(version, place.device, place.config)
         except Exception:
             version.release()
             raise
+        load_hot_lists(version, place.config)
+        return artefact, version
 
     def _exchange(
         self, artefact: Artefact, version: MemoryVersion, forget: Callable[[str], None]

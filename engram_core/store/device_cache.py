@@ -140,6 +140,22 @@ class DeviceCache:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""
         return self._book.hottest()[0]
 
+    def hottest(self) -> tuple[RowIds, npt.NDArray[np.uint8]]:
+        """Rows in slots int64 ``[k]`` and their counters, hottest first."""
+        return self._book.hottest()
+
+    def raise_counts(self, row_ids: RowIds, counts: npt.NDArray[np.uint8] | np.uint8) -> None:
+        """Let rows count as at least so hot."""
+        self._book.raise_counts(row_ids, counts)
+
+    @torch.inference_mode(False)
+    def fetch(self, row_ids: RowIds) -> None:
+        """Bring rows into slots that nobody has asked for yet; in no statistics."""
+        tally = HotTally(self.name, self.inner.name)
+        rows = self._lane.empty((row_ids.size, self.row_dim), torch.bfloat16)
+        self._land_all(row_ids, rows, tally, is_lookup=False)
+        self._lane.event().wait()  # the next piece finds these slots open
+
     def gather(self, row_ids: RowIds, out: torch.Tensor) -> TierReport:
         """Write rows into host memory, where the inner tier is nearer (see `Tier.gather`)."""
         return self.inner.gather(row_ids, out)
@@ -163,10 +179,7 @@ class DeviceCache:
         ids: RowIds = np.require(row_ids.reshape(-1), requirements=("C", "W"))
         tally = HotTally(self.name, self.inner.name)
         rows = self._lane.empty((ids.size, self.row_dim), torch.bfloat16)
-        hits, rest = self._land_round(ids, rows, None, tally)
-        while rest.size:
-            _, failed = self._land_round(ids[rest], rows, rest, tally)
-            rest = rest[failed]
+        hits = self._land_all(ids, rows, tally, is_lookup=True)
         self._book.count(hits, ids.size)
         return rows, self._lane.event(), tally.report(ids.size, hits)
 
@@ -176,12 +189,22 @@ class DeviceCache:
             self._slots = None  # the lane's own memory: whoever gets it next comes behind
             self._in_flight.clear()
 
+    def _land_all(self, ids: RowIds, out: torch.Tensor, tally: HotTally, *, is_lookup: bool) -> int:
+        """Send all rows, in as many rounds as others' fetches fail; returns the hits."""
+        hits, rest = self._land_round(ids, out, None, tally, is_lookup=is_lookup)
+        while rest.size:
+            _, failed = self._land_round(ids[rest], out, rest, tally, is_lookup=False)
+            rest = rest[failed]
+        return hits
+
     def _land_round(
         self,
         ids: RowIds,
         out: torch.Tensor,
         out_rows: npt.NDArray[np.intp] | None,
         tally: HotTally,
+        *,
+        is_lookup: bool,
     ) -> tuple[int, npt.NDArray[np.intp]]:
         """Send what comes into `out_rows` (None: all) of `out`.
 
@@ -189,7 +212,7 @@ class DeviceCache:
         """
         slots = self._open_slots()
         self._end_readings()
-        plan, own, others = self._book.plan(ids, is_lookup=out_rows is None)
+        plan, own, others = self._book.plan(ids, is_lookup=is_lookup)
         try:
             moves = _hit_moves(plan, slots, out, out_rows)
             if own is not None:

@@ -7,8 +7,6 @@ where a miss is dear; in front of rows in host memory it only costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,17 +25,14 @@ from engram_core.store.hot_book import (
     refuse_both_sizes,
 )
 from engram_core.store.hot_fetches import HotFetch
-from engram_core.store.hot_list import HotList, read_hot_list, write_hot_list
 from engram_core.store.hot_policy import HotPolicy, Plan
 from engram_core.store.hot_size import cache_bytes
 from engram_core.store.hot_tally import HotTally
 from engram_core.store.kernels import as_words, check_ids, check_output
 
-_WARM_CHUNK_ROWS = 4096
 _UNSIGNED = {torch.bfloat16: np.uint16, torch.float32: np.uint32}
 
 Words = npt.NDArray[Any]  # rows as unsigned words: uint16 for bf16, uint32 for float32
-GoOn = Callable[[int, int], bool]  # rows fetched so far and rows wanted; False: leave the rest
 
 
 class HotCache:
@@ -149,45 +144,18 @@ class HotCache:
         """Ids of the rows in slots, hottest first: int64 ``[resident_rows]``."""
         return self._book.hottest()[0]
 
-    def warm(self, row_ids: RowIds, go_on: GoOn = lambda _done, _wanted: True) -> int:
-        """Fetch rows that will be wanted, hottest first; returns how many lie in slots then.
+    def hottest(self) -> tuple[RowIds, npt.NDArray[np.uint8]]:
+        """Rows in slots int64 ``[k]`` and their counters, hottest first."""
+        return self._book.hottest()
 
-        Each counts as met at least once, in no statistics. Ids beyond the capacity are left out,
-        since they would take the slots of hotter ones. `go_on` is asked after every piece.
+    def raise_counts(self, row_ids: RowIds, counts: npt.NDArray[np.uint8] | np.uint8) -> None:
+        """Let rows count as at least so hot."""
+        self._book.raise_counts(row_ids, counts)
 
-        Raises:
-            IdRangeError: an id is negative or not below `num_rows`; nothing is fetched then.
-            TierError: the rows could not be delivered; those fetched before stay.
-        """
-        check_ids(row_ids, self.num_rows)
-        wanted = row_ids[: self.capacity_rows]
-        for start in range(0, wanted.size, _WARM_CHUNK_ROWS):
-            ids: RowIds = wanted[start : start + _WARM_CHUNK_ROWS].copy()
-            rows = np.empty((ids.size, self.row_dim), dtype=np.uint16)
-            self._book.raise_counts(ids, np.uint8(1))
-            self._deliver(ids, rows, HotTally(self.name, self.inner.name), is_lookup=False)
-            if not go_on(start + ids.size, wanted.size):
-                break
-        return self.resident_rows
-
-    def save_hot_list(self, path: Path) -> None:
-        """Write which rows are hot, and how hot, for a later start; replaces the file at once."""
-        row_ids, counts = self._book.hottest()
-        write_hot_list(path, HotList(self.num_rows, self.row_dim, row_ids, counts))
-
-    def load_hot_list(self, path: Path, go_on: GoOn = lambda _done, _wanted: True) -> int:
-        """Warm the cache with a saved list (see `warm`); returns how many rows lie in slots then.
-
-        All of its counters are taken over, so rows that are left out come in when they are met.
-
-        Raises:
-            ArtefactError: the file is missing or no such list.
-            MismatchError: it was saved for a table of another shape.
-            TierError: the rows could not be delivered.
-        """
-        saved = read_hot_list(path, self.num_rows, self.row_dim)
-        self._book.raise_counts(saved.row_ids, saved.counts)
-        return self.warm(saved.row_ids, go_on)
+    def fetch(self, row_ids: RowIds) -> None:
+        """Bring rows into slots that nobody has asked for yet; in no statistics."""
+        rows = np.empty((row_ids.size, self.row_dim), dtype=np.uint16)
+        self._deliver(row_ids, rows, HotTally(self.name, self.inner.name), is_lookup=False)
 
     def _deliver(self, ids: RowIds, words: Words, tally: HotTally, *, is_lookup: bool) -> int:
         """Write all rows, in as many rounds as others' fetches fail; returns the hits."""
@@ -232,14 +200,6 @@ class HotCache:
         _store_rows(rows, plan.reserved, self._slots)
         self._book.publish(plan, own, rows)
         return rows
-
-
-def find_hot_cache(tier: Tier) -> HotCache | None:
-    """The hot cache in a stack of tiers, which hold each other as ``inner``; None without one."""
-    outer: Tier | None = tier
-    while outer is not None and not isinstance(outer, HotCache):
-        outer = getattr(outer, "inner", None)
-    return outer
 
 
 def _capacity(inner: Tier, capacity_rows: int | None, budget_bytes: int | None) -> int:

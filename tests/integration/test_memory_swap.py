@@ -1,9 +1,11 @@
 """POST /admin/tables under load: every stream reads one memory from its first token to its last."""
 
+import gc
 import json
 import shutil
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -116,14 +118,27 @@ def test_caches_on_the_device_go_with_their_memory(folders, solo):
         assert "device cache on: as told" in info["why_tiers"]
         assert {each["tier"] for each in info["tiers"].values()} == {"device"}
         before = backend.swap._version
+        caches = list(before.tiers.values())
         for name, k in (("second", 1), ("first", 0)):
             assert swap(served, name).status_code == 200
             assert same(answer(served, 3), solo[k][3])
         assert before.references == 0
-        assert all(cache.nbytes == 0 for cache in before.tiers.values())
+        assert [cache.nbytes for cache in caches] == [0, 0]
         now = backend.swap._version
-        assert all(cache.nbytes > 0 for cache in now.tiers.values())
-    assert (now.references, sum(cache.nbytes for cache in now.tiers.values())) == (0, 0)
+        caches = list(now.tiers.values())
+        assert all(cache.nbytes > 0 for cache in caches)
+    assert (now.references, sum(cache.nbytes for cache in caches)) == (0, 0)
+
+
+def test_the_tables_of_a_replaced_memory_are_let_go_of(folders):
+    with live(folders) as served:
+        backend = served.app.state.runtime.backend
+        tables = [weakref.ref(tier) for tier in backend.swap._version.tiers.values()]
+        answer(served, 0)
+        assert swap(served, "second").status_code == 200
+        answer(served, 0)  # the step of the old memory's last sequence is over
+        gc.collect()
+        assert [table() for table in tables] == [None, None]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import torch
 from artefacts import tiny_compressor, tiny_content
 
 from engram_core.assembly import open_version
+from engram_core.device_placement import cache_on_device
 from engram_core.errors import ConfigError
 from engram_core.memory_config import MemoryConfig
+from engram_core.simulated import SimulatedDevice
 from engram_core.store.fallback import ZeroFallbackTier
-from engram_core.store.hot_cache import find_hot_cache
 from engram_core.store.hot_list import HotList, write_hot_list
+from engram_core.store.warm_start import caches_of, warm
 from engram_core.tables import open_table, write_artefact
 from engram_core.tables.convert import pack_artefact
 from server.hot_lists import list_name, load_hot_lists, prepare_hot_lists, save_hot_lists
@@ -93,10 +96,10 @@ def test_another_memory_has_lists_of_its_own(packed, told, log):
 
 def test_what_is_over_the_limit_comes_in_as_it_is_met(packed, told, log, monkeypatch):
     saved(packed, told)
-    monkeypatch.setattr("engram_core.store.hot_cache._WARM_CHUNK_ROWS", 16)
+    monkeypatch.setattr("engram_core.store.warm_start.CHUNK_ROWS", 16)
     after = version_of(packed, told)
     load_hot_lists(after, told, limit_s=-1)
-    assert [find_hot_cache(tier).resident_rows for tier in after.tiers.values()] == [16, 16]
+    assert [cache.resident_rows for cache in caches_of(after.tiers).values()] == [16, 16]
     assert log()[-1][1].startswith("warming stopped after -1 s")
 
 
@@ -194,5 +197,22 @@ def test_lists_beside_a_cache_that_is_off_are_refused():
 
 def test_the_cache_is_found_behind_what_stands_before_it(packed, told):
     tier = version_of(packed, told).tiers[1]
-    assert find_hot_cache(ZeroFallbackTier(tier)) is tier
-    assert find_hot_cache(ZeroFallbackTier(tier.inner)) is None
+    assert caches_of({1: ZeroFallbackTier(tier)}) == {(1, "hot"): tier}
+    assert caches_of({1: ZeroFallbackTier(tier.inner)}) == {}
+
+
+def test_a_cache_on_the_device_has_a_list_of_its_own(packed, told):
+    config = replace(told, device_cache="on")
+    before = cache_on_device(version_of(packed, config), SimulatedDevice(0.0), config)
+    for cache in caches_of(before.tiers).values():
+        warm(cache, np.arange(5, 9))
+    prepare_hot_lists(config)
+    save_hot_lists(before, config)
+    after = cache_on_device(version_of(packed, config), SimulatedDevice(0.0), config)
+    load_hot_lists(after, config)
+    found = caches_of(after.tiers)
+    assert list(found) == [(1, "device"), (1, "hot"), (2, "device"), (2, "hot")]
+    for cache in found.values():
+        assert sorted(cache.hot_rows()) == [5, 6, 7, 8]
+        assert (cache.hits, cache.misses) in {(0, 0), (0, 4), (4, 0)}
+    assert len({list_name(after, *key) for key in found}) == 4

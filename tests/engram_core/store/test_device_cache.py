@@ -20,6 +20,7 @@ from engram_core.simulated import SimulatedDevice
 from engram_core.staging import RowLanding
 from engram_core.store.device_cache import DeviceCache
 from engram_core.store.host import HostTier
+from engram_core.store.warm_start import warm
 
 NUM_ROWS, DIM = 400, 6
 ROWS = torch.randn(NUM_ROWS, DIM, generator=torch.Generator().manual_seed(0)).bfloat16()
@@ -236,3 +237,12 @@ def test_bad_ids_are_refused_before_anything_happens():
         with pytest.raises(IdRangeError, match="accepted: 0 to 399"):
             cache.land(array(1, bad))
     assert (cache.misses, cache.resident_rows) == (0, 0)
+
+
+def test_a_warmed_cache_hits_from_the_first_lookup_on():
+    inner = CountingTier(HostTier(ROWS))
+    cache = make(inner, latency_s=0.001, capacity_rows=50)
+    assert warm(cache, np.arange(100, 200)) == 50
+    assert inner.fetches.sum() == 50
+    assert (cache.hits, cache.misses) == (0, 0)
+    assert check(cache, np.arange(100, 150)).rows_by_tier == {"device": 50}

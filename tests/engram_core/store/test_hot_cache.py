@@ -13,6 +13,7 @@ from engram_core.errors import ConfigError, IdRangeError, TierError
 from engram_core.hot_kernels import copy_rows, store_rows
 from engram_core.store.host import HostTier
 from engram_core.store.hot_cache import HotCache
+from engram_core.store.warm_start import load_hot_list, save_hot_list, warm
 
 NUM_ROWS, DIM = 50, 6
 ROWS = torch.randn(NUM_ROWS, DIM, generator=torch.Generator().manual_seed(0))
@@ -118,7 +119,7 @@ def test_a_bad_id_changes_nothing(bad):
     with pytest.raises(IdRangeError, match=f"row id {bad} is out of range"):
         cache.gather(array(1, 2, bad), out)
     with pytest.raises(IdRangeError):
-        cache.warm(array(2, bad))
+        warm(cache, array(2, bad))
     assert (out == 7).all()
     assert (cache.hits, cache.misses, cache.hot_rows().tolist()) == (0, 1, [1])
 
@@ -192,21 +193,21 @@ def test_warming_fetches_in_chunks_and_counts_for_nothing():
     rows = torch.randn(20_000, 2).bfloat16()
     inner = CountingTier(HostTier(rows))
     cache = HotCache(inner, capacity_rows=10_000)
-    assert cache.warm(np.arange(15_000)) == 10_000
+    assert warm(cache, np.arange(15_000)) == 10_000
     assert inner.gathers == 3
     assert (cache.hits, cache.misses) == (0, 0)
     assert gathered(cache, np.arange(10_000))[1].rows_by_tier == {"hot": 10_000}
-    assert cache.warm(array()) == 10_000
+    assert warm(cache, array()) == 10_000
 
 
 def test_a_saved_list_warms_another_cache(tmp_path):
     path = tmp_path / "hot.safetensors"
     cache = HotCache(HostTier(BF16), capacity_rows=6)
     gathered(cache, array(8, 8, 8, 2, 2, 30))
-    cache.save_hot_list(path)
+    save_hot_list(cache, path)
     inner = CountingTier(HostTier(BF16))
     small = HotCache(inner, capacity_rows=2)
-    assert small.load_hot_list(path) == 2
+    assert load_hot_list(small, path) == 2
     assert small.hot_rows().tolist() == cache.hot_rows()[:2].tolist() == [8, 2]
     assert inner.fetches.sum() == 2
     found, report = gathered(small, array(8, 2))
