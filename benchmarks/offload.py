@@ -219,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--warm-up", type=int, default=30, help="uncounted rounds of the first side before them")
     add("--sequences", type=int, nargs="+", help="side by side; default: 16, ssd: 1 and 16")
     add("--context", type=int, default=128, help="prompt tokens of each sequence")
-    add("--new-tokens", type=int, default=64, help="tokens of each answer")
+    add("--new-tokens", type=int, default=128, help="tokens of each answer")
     add("--model", help="local folder; default: the default model")
     add("--dtype", default="bfloat16", help="number format of the weights")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="that compute")

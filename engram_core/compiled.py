@@ -13,15 +13,16 @@ those below raise TypeError. Rows and hidden states in bfloat16 travel as uint16
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from engram_core.disk_reads import compile_reads
+from engram_core.gate_kernels import add_convolved, add_values, conv_inputs, open_gates
 from engram_core.hot_kernels import copy_rows, find_places, reserve_slots, store_rows
 from engram_core.record_kernels import (
     take_copied,
@@ -43,7 +44,10 @@ class Kernels:
     mark_hits: Callable[..., int]
     take_sparse: Callable[..., int]
     count_unique: Callable[..., int]
-    add_gated: Callable[..., None]
+    open_gates: Callable[..., None]
+    add_values: Callable[..., None]
+    conv_inputs: Callable[..., None]
+    add_convolved: Callable[..., None]
     touch_records: Callable[..., int]
     take_copied: Callable[..., None]
     take_int8: Callable[..., None]
@@ -107,6 +111,8 @@ def _compile_all() -> Kernels:
         except RuntimeError:  # nowhere to write a cache: compiled anew by every process
             return numba.njit(signature, **options)(function)
 
+    # sums may be reordered, or they could not be vectorised
+    summing = partial(compiled, fastmath={"reassoc", "contract", "nsz"})
     ids, ids_2d, slots, flags = "int64[::1]", "int64[:, ::1]", "int32[::1]", "boolean[::1]"
     words, floats, floats_2d = "uint16[:, ::1]", "float32[::1]", "float32[:, ::1]"
     records = [ids, "uint8[::1]", "int64", "int64", "int64"]
@@ -117,12 +123,15 @@ def _compile_all() -> Kernels:
         mark_hits=compiled(mark_hits, "int64", [ids_2d, slots, "int64", flags, flags]),
         take_sparse=compiled(take_sparse, "int64", [ids, slots, words, words]),
         count_unique=compiled(count_unique, "int64", [ids]),
-        add_gated=compiled(
-            add_gated,
+        open_gates=summing(
+            open_gates, "void", [words, words, floats, "float32", "boolean", ids, floats_2d]
+        ),
+        add_values=summing(add_values, "void", [words, words, floats_2d, floats, ids, words]),
+        conv_inputs=summing(conv_inputs, "void", [words, floats_2d, floats, "float32", ids, words]),
+        add_convolved=summing(
+            add_convolved,
             "void",
-            [words, words, floats, "float32", "boolean", floats, words, floats_2d],
-            # sums may be reordered, or they could not be vectorised
-            fastmath={"reassoc", "contract", "nsz"},
+            [words, words, floats_2d, words, words, ids, floats_2d, "int64", floats, ids, words],
         ),
         touch_records=compiled(touch_records, "int64", records),
         take_copied=compiled(take_copied, "void", [*records, words]),
@@ -203,59 +212,3 @@ def count_unique(row_ids: Any) -> int:
                 is_new = 0
         found += is_new
     return found
-
-
-def add_gated(
-    hidden: Any,
-    kv: Any,
-    norms: Any,
-    eps: float,
-    is_v41: bool,
-    scales: Any,
-    out: Any,
-    gates: Any,
-) -> None:
-    """`EngramModule`'s gate without convolution, bfloat16 words in and out, float32 between.
-
-    `hidden` and `out` ``[tokens, G*D]``, `kv` ``[tokens, (G+1)*D]``, `norms` the product of both
-    norms' weights ``[G*D]``, `scales` ``[tokens]``, `gates` ``[tokens, G]``.
-    """
-    tokens, streams = gates.shape
-    dim = hidden.shape[1] // streams
-    one = np.float32(1.0)
-    state = np.empty(dim, np.uint32)
-    states = state.view(np.float32)
-    key = np.empty(dim, np.uint32)
-    keys = key.view(np.float32)
-    for token in range(tokens):
-        for stream in range(streams):
-            start = stream * dim
-            for i in range(dim):
-                state[i] = np.uint32(hidden[token, start + i]) << np.uint32(16)
-                key[i] = np.uint32(kv[token, start + i]) << np.uint32(16)
-            product, states_sum, keys_sum = np.float32(0), np.float32(0), np.float32(0)
-            for i in range(dim):
-                product += states[i] * norms[start + i] * keys[i]
-                states_sum += states[i] * states[i]
-                keys_sum += keys[i] * keys[i]
-            dot = product / np.float32(math.sqrt(np.float32(dim)))
-            dot *= one / np.float32(math.sqrt(states_sum / np.float32(dim) + eps))
-            dot *= one / np.float32(math.sqrt(keys_sum / np.float32(dim) + eps))
-            size = np.float32(math.sqrt(max(abs(dot), np.float32(1e-6))))
-            signed = np.float32(math.copysign(size, dot))
-            if dot == np.float32(0) and not is_v41:
-                signed = np.float32(0)
-            gate = one / (one + np.float32(math.exp(-signed)))
-            gates[token, stream] = gate
-            for i in range(dim):
-                key[i] = np.uint32(kv[token, streams * dim + i]) << np.uint32(16)
-            for i in range(dim):
-                states[i] += gate * keys[i] * scales[token]
-            for i in range(dim):
-                word = state[i]
-                rounded = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> (
-                    np.uint32(16)
-                )
-                # rounding up would turn some NaNs into infinity or zero
-                is_nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-                out[token, start + i] = np.uint16(0x7FC0) if is_nan else np.uint16(rounded)

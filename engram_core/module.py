@@ -11,20 +11,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
 
-from engram_core import compiled
 from engram_core.config import EngramConfig
 from engram_core.conv_state import ConvState
 from engram_core.errors import ConfigError
+from engram_core.fused_gate import CONV_NORM_EPS, FusedGate
 from engram_core.tables.module_states import demo_module_state, v41_module_state
 
 GATE_FLOOR = 1e-6  # keeps the square root's slope finite at zero
-CONV_NORM_EPS = 1e-5
 
 
 # Rows [tokens, F] to keys and value [tokens, (G+1)*D].
@@ -63,7 +60,7 @@ class EngramModule(nn.Module):
         super().__init__()
         self.config, self.layer = config, layer
         self.projection: Projection | None = None
-        self._norms = _NormProduct()
+        self._fused = FusedGate(self)
         gates, dim = config.num_gates, config.hidden_size
 
         def parameter(*shape: int, fill: float = 0.0) -> nn.Parameter:
@@ -106,8 +103,10 @@ class EngramModule(nn.Module):
             gate_scale: ``[tokens]``, multiplies the contribution.
             are_hits: True says that the hit rule lets every token contribute; it is not asked.
         """
-        if live is None and are_hits and self._can_fuse(hidden):
-            return self._fused(hidden, self._kv(embeddings), gate_scale)
+        if self._fused.can(hidden, self.kv_weight.dtype):
+            return self._run_fused(
+                hidden, embeddings, lengths, conv_states, live, gate_scale, are_hits
+            )
         delta, gates = self.contribution(
             hidden,
             embeddings,
@@ -142,6 +141,24 @@ class EngramModule(nn.Module):
             gated = gated + self._convolve(gated, lengths or [len(gated)], conv_states)
         return gated if self.config.num_branches == 1 else gated.sum(1, keepdim=True), gates
 
+    def _run_fused(
+        self,
+        hidden: torch.Tensor,
+        embeddings: torch.Tensor,
+        lengths: Sequence[int] | None,
+        conv_states: Sequence[ConvState | None] | None,
+        live: torch.Tensor | None,
+        gate_scale: torch.Tensor | None,
+        are_hits: bool,
+    ) -> EngramOutput:
+        """`forward` behind the projection in compiled calls."""
+        masks = [live, None if are_hits else self.hits(embeddings)]
+        given = [mask for mask in masks if mask is not None]
+        mask = given[0] & given[-1] if given else None
+        kv = self._kv(embeddings)
+        each = lengths or [len(hidden)]
+        return EngramOutput(*self._fused(hidden, kv, mask, gate_scale, each, conv_states))
+
     def hits(self, embeddings: torch.Tensor) -> torch.Tensor | None:
         """Positions that the hit rule lets contribute: bool ``[tokens]``, None without a rule.
 
@@ -168,43 +185,6 @@ class EngramModule(nn.Module):
         if self.projection is not None:
             return self.projection(rows)
         return F.linear(rows, self.kv_weight, self.kv_bias)
-
-    def _can_fuse(self, hidden: torch.Tensor) -> bool:
-        """Whether the compiled gate can do it: bfloat16 on the CPU, serving, no convolution."""
-        return (
-            compiled.kernels() is not None
-            and self.config.num_branches == 1
-            and hidden.dtype is torch.bfloat16
-            and self.kv_weight.dtype is torch.bfloat16
-            and self.conv_weight is None
-            and hidden.device.type == "cpu"
-            and not torch.is_grad_enabled()
-        )
-
-    def _fused(
-        self, hidden: torch.Tensor, kv: torch.Tensor, gate_scale: torch.Tensor | None
-    ) -> EngramOutput:
-        """`forward` behind the projection in one compiled call."""
-        kernels = compiled.kernels()
-        tokens = len(hidden)
-        states = _words(hidden.reshape(tokens, -1))
-        out = np.empty_like(states)
-        gates = np.empty((tokens, self.config.num_streams), dtype=np.float32)
-        scales = np.ones(tokens, np.float32) if gate_scale is None else gate_scale.numpy()
-        if kernels is None:
-            raise ConfigError("the compiled kernels were never loaded")
-        kernels.add_gated(
-            states,
-            _words(kv),
-            self._norms.of(self.query_norm, self.key_norm),
-            self.config.norm_eps,
-            self.config.form == "v41",
-            scales,
-            out,
-            gates,
-        )
-        updated = torch.from_numpy(out).view(torch.bfloat16).view_as(hidden)
-        return EngramOutput(updated, torch.from_numpy(gates))
 
     def _gate(self, hidden: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         eps = self.config.norm_eps
@@ -278,32 +258,3 @@ def _starts(lengths: Sequence[int], history: int, device: torch.device) -> torch
 
 def _inverse_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return torch.rsqrt(x.float().square().mean(-1) + eps)
-
-
-def _words(tensor: torch.Tensor) -> npt.NDArray[np.uint16]:
-    """A bfloat16 host tensor as words; copied only when it is not contiguous."""
-    words: npt.NDArray[np.uint16] = tensor.contiguous().view(torch.uint16).numpy()
-    return words
-
-
-class _NormProduct:
-    """The product of both norms' weights, made again when one of them has changed."""
-
-    def __init__(self) -> None:
-        self._made_of: tuple[int, ...] = ()
-        self._product: npt.NDArray[np.float32] = np.empty(0, dtype=np.float32)
-
-    def of(self, query: torch.Tensor, key: torch.Tensor) -> npt.NDArray[np.float32]:
-        """float32 ``[G*D]``."""
-        if query.is_inference() or key.is_inference():
-            return _product(query, key)  # these do not count their changes
-        now = (query.data_ptr(), query._version, key.data_ptr(), key._version)
-        if now != self._made_of:
-            self._product, self._made_of = _product(query, key), now
-        return self._product
-
-
-def _product(query: torch.Tensor, key: torch.Tensor) -> npt.NDArray[np.float32]:
-    product = query.detach().float() * key.detach().float()
-    flat: npt.NDArray[np.float32] = product.reshape(-1).numpy()
-    return flat

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own idiom)
 
-from engram_core.module import CONV_NORM_EPS, GATE_FLOOR, EngramModule
+from engram_core.fused_gate import CONV_NORM_EPS
+from engram_core.module import GATE_FLOOR, EngramModule
 
 
 class DemoEngram(nn.Module):

@@ -145,7 +145,7 @@ def speed_up_memory(served: ServedModel, version: MemoryVersion) -> None:
     if served.native.num_layers:
         from server.engine.native.loading import project_natively  # noqa: PLC0415 - imports numba
 
-        project_natively(version)
+        project_natively(version, is_fixed=served.tuning.deterministic)
         return
     for module in version.modules.values():
         pack_projection(module)

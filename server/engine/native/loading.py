@@ -25,6 +25,7 @@ from server.engine.native.layer_weights import why_not_native
 from server.engine.native.measure import measured_choice
 from server.engine.native.native_layer import NativeLayer
 from server.engine.native.native_linear import NativeLinear
+from server.engine.native.projection import Projection
 from server.engine.native.stack import LayerStack
 from server.engine.native.statistics import RowStatistics
 from server.engine.native.team import Team, default_threads, shared_team
@@ -115,12 +116,17 @@ def native_statistics() -> RowStatistics:
     return RowStatistics(shared_team(default_threads()))
 
 
-def project_natively(version: MemoryVersion) -> None:
-    """Let the kernels compute the keys and values of a memory, in bfloat16 whatever the choice."""
+def project_natively(version: MemoryVersion, *, is_fixed: bool = False) -> None:
+    """Let the kernels compute the keys and values of a memory, in bfloat16 whatever the choice.
+
+    Args:
+        version: the memory. is_fixed: see `Projection`.
+    """
     for module in version.modules.values():
         linear = projection_of(module)
         if linear.weight.dtype == torch.bfloat16 and why_not("bf16", linear.in_features) is None:
-            module.projection = NativeLinear(linear, shared_team(default_threads()), _BF16)
+            native = NativeLinear(linear, shared_team(default_threads()), _BF16)
+            module.projection = Projection(linear, native, is_fixed=is_fixed)
 
 
 @torch.inference_mode()
