@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
-
-import torch
+from typing import TYPE_CHECKING, Self
 
 from engram_core.config import EngramConfig, check
+
+if TYPE_CHECKING:  # the planner hashes and needs no torch
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
