@@ -71,20 +71,26 @@ class Experiment:
             if peer is not None:
                 made.append(arms.peer(peer.name, peer.gather(dtype)))
             opened.unmap()
-            pages = BoundedPages((*opened.files, *(peer.files if peer else ())))
+            pages = BoundedPages(opened.files)
+            others = BoundedPages(peer.files if peer is not None else ())
 
             def chill() -> None:
                 pages.after_run()
+                others.after_run()
                 opened.unmap()
                 pages.before_run()
+                others.before_run()
 
             series = measure(made, source, self.rounds, chill)
             pages.after_run()
+            others.after_run()
             for arm in made:
                 arm.lookups.close()
             found = _result(opened, made, series, pages)
         gc.collect()  # gigabytes
-        return found if peer is not None or backing != "ssd" else found.with_sentence(NO_PEER)
+        if backing != "ssd":
+            return found
+        return found.with_sentence(NO_PEER if peer is None else _peer_pages(peer, others))
 
     def article(self) -> dict[str, Series]:
         """The arms in the article's regime; see `article`."""
@@ -132,6 +138,13 @@ def _result(
         series=series,
         why_auto=backing.auto.why_tiers,
         resident=(pages.largest_before, pages.largest_after) if backing.files else None,
+    )
+
+
+def _peer_pages(peer: Peer, pages: BoundedPages) -> str:
+    return (
+        f"ssd: of {peer.name}'s own file {pages.largest_before:.2%} lay there before a turn and "
+        f"{pages.largest_after:.2%} after it, at most"
     )
 
 
