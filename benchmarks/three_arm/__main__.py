@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--backing", nargs="+", choices=BACKINGS, default=list(BACKINGS), help="where tables lie")
     add("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="compute of arms 0 to 2")
     add("--rounds", type=int, default=20, help="counted rounds")
-    add("--requests", type=int, default=1, help="counted requests of an arm in a round")
+    add("--requests", type=int, default=2, help="counted requests of an arm in a round")
     add("--warm-up", type=int, default=60, help="requests that hot caches meet before")
     add("--table-bytes", type=float, help="of each layer's table elsewhere; default: the demo's")
     add("--ssd-bytes", type=float, default=8e9, help="bytes of each layer's table on the SSD")

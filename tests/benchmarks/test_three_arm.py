@@ -121,7 +121,7 @@ def test_it_runs_on_every_backing(small_run, capsys, monkeypatch):
         series = each["series"]
         assert len(series) == (5 if each["backing"] == "ssd" else 4)
         assert {len(arm["total_s"]) for arm in series.values()} == {2}
-        assert {arm["rows"] for arm in series.values()} == {2 * 64 * 32}
+        assert {arm["rows"] for arm in series.values()} == {2 * 2 * 64 * 32}
         assert series["0 in the layer"]["hits"] == 0 < series["1 hot cache"]["hits"]
         assert series["1 hot cache"]["hits"] == series["2 + prefetch"]["hits"]
     assert results[1]["resident"][0] == 0.0
