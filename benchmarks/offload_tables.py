@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.bootstrap import pair_ratio_interval
 from benchmarks.comparison import Entry
 from benchmarks.contenders.memory_engine import MemoryRun
 from benchmarks.offload_rounds import Measured
@@ -21,12 +22,13 @@ MB = 1e6
 
 
 def rates(results: Sequence[Measured]) -> str:
-    """Rates; the loss is the first contender's, compared with the other one."""
+    """Rates; the loss is the first contender's, compared round by round with the other one."""
     lines = []
     for result in results:
+        first, shape = result.comparison.entries[0], result.comparison.workload.name
         for entry in result.comparison.entries:
-            shape = result.comparison.workload.name
-            lines.append([shape, result.prompts, entry.name, f"{entry.median:.1f}", *_loss(entry)])
+            rate = f"{entry.median:.1f}"
+            lines.append([shape, result.prompts, entry.name, rate, *_loss(first, entry)])
     return table(RATES, lines)
 
 
@@ -71,10 +73,10 @@ def _bytes_read(result: Measured, name: str) -> str:
     return f"{name} {records / MB:.1f} MB of records, {pages / MB:.1f} MB from a disk"
 
 
-def _loss(entry: Entry) -> list[str]:
-    found = entry.first
-    if found is None:
+def _loss(first: Entry, entry: Entry) -> list[str]:
+    if entry is first:
         return ["", "", ""]
+    found = pair_ratio_interval(first.rates, entry.rates)
     same = "" if entry.same_answers is None else f"{entry.same_answers:.0%}"
     interval = f"{1 - found.high:+.1%} to {1 - found.low:+.1%}"
     return [f"{1 - found.ratio:+.1%}", interval, same]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.bootstrap import ratio_interval
+from benchmarks.bootstrap import pair_ratio_interval, ratio_interval
 
 
 def test_equal_sides_give_one() -> None:
@@ -27,6 +27,15 @@ def test_interval_covers_the_true_ratio_about_as_often_as_it_says() -> None:
     assert 0.88 <= covered / 200 <= 1.0
 
 
+def test_pairs_ratio_is_blind_to_what_slows_whole_pairs_down() -> None:
+    rng = np.random.default_rng(3)
+    pace = rng.lognormal(0, 0.5, 21)  # of the machine, round by round
+    found = pair_ratio_interval(0.98 * pace * rng.lognormal(0, 0.01, 21), pace)
+    assert found.low <= found.ratio <= found.high
+    assert found.ratio == pytest.approx(0.98, abs=0.01)
+    assert found.high - found.low < 0.03
+
+
 def test_same_seed_gives_the_same_interval() -> None:
     first, second = [1.0, 2.0, 5.0], [2.0, 2.5, 3.0]
     assert ratio_interval(first, second) == ratio_interval(first, second)
@@ -44,5 +53,6 @@ def test_wider_confidence_gives_a_wider_interval() -> None:
     ("first", "second"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([1.0], [float("nan")])]
 )
 def test_samples_that_are_no_pairs_are_refused(first, second) -> None:
-    with pytest.raises(ValueError, match=r"pairs|positive"):
-        ratio_interval(first, second)
+    for compare in (ratio_interval, pair_ratio_interval):
+        with pytest.raises(ValueError, match=r"pairs|positive"):
+            compare(first, second)
